@@ -1,0 +1,175 @@
+#include "core/validate.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace wtconv {
+namespace {
+
+Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
+
+template <class View>
+struct Named {
+  std::string name;
+  View view;
+};
+
+std::string list(std::initializer_list<std::int64_t> values) {
+  std::string s = "(";
+  for (std::int64_t v : values) s += (s.size() > 1 ? ", " : "") + std::to_string(v);
+  return s + ")";
+}
+
+Status check_shape(const std::string& name, const ConstTensorView& v, std::initializer_list<std::int64_t> expected) {
+  if (v.rank < 0 || v.rank > max_rank) {
+    return invalid(name + " must have rank " + std::to_string(expected.size()) + ", got rank " +
+                   std::to_string(v.rank));
+  }
+  const bool same =
+      v.rank == static_cast<int>(expected.size()) && std::equal(expected.begin(), expected.end(), v.extents.begin());
+  return same ? Status{} : invalid(name + " must have shape " + list(expected) + ", got " + to_string(v));
+}
+
+Status check_strides(const std::string& name, const ConstTensorView& v) {
+  // The whole reach in bytes must fit an int64.
+  constexpr std::int64_t limit = std::int64_t{1} << 59;
+  std::int64_t reach = 0;
+  for (int d = 0; d < v.rank; ++d) {
+    const std::int64_t s = v.strides[d], n = v.extents[d] > 0 ? v.extents[d] - 1 : 0;
+    if (n == 0) continue;
+    if (s > limit / n || s < -(limit / n)) return invalid(name + " has a stride out of range: " + to_string(v));
+    reach += (s < 0 ? -s : s) * n;
+  }
+  return reach <= limit ? Status{} : invalid(name + " reaches past 2^59 elements: " + to_string(v));
+}
+
+Status check_image(const std::string& name, const ConstTensorView& v, const Problem& p, std::int64_t h,
+                   std::int64_t w) {
+  const bool empty = p.batch == 0;
+  if (!v && !empty) return invalid(name + " has no data");
+  if (v.dtype != p.dtype) {
+    return invalid(name + " must have the problem's dtype " + to_string(p.dtype) + ", got " + to_string(v.dtype));
+  }
+  if (Status s = check_shape(name, v, {p.batch, p.channels, h, w}); !s.ok()) return s;
+  return check_strides(name, v);
+}
+
+// Calls f(name, view, {extents...}) for every parameter that the problem has.
+template <class View, class F>
+Status for_each_parameter(const Problem& p, const ParameterSet<View>& set, F&& f) {
+  const std::int64_t c = p.channels, k = p.kernel;
+  if (Status s = f("base_weight", set.base_weight, {c, 1, k, k}); !s.ok()) return s;
+  if (Status s = f("base_bias", set.base_bias, {c}); !s.ok()) return s;
+  if (Status s = f("base_scale", set.base_scale, {c}); !s.ok()) return s;
+  for (int l = 0; l < max_levels; ++l) {
+    const std::string at = "[" + std::to_string(l) + "]";
+    const View &weight = set.wavelet_weight[l], &scale = set.wavelet_scale[l];
+    if (l >= p.levels && (weight || scale)) {
+      return invalid((weight ? "wavelet_weight" : "wavelet_scale") + at + " is given, but the problem has only " +
+                     std::to_string(p.levels) + " levels");
+    }
+    if (l >= p.levels) continue;
+    if (Status s = f("wavelet_weight" + at, weight, {4 * c, 1, k, k}); !s.ok()) return s;
+    if (Status s = f("wavelet_scale" + at, scale, {4 * c}); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status check_parameter_dtype(const std::string& name, DType dtype, const Problem& p, DType expected) {
+  if (dtype != p.dtype && dtype != compute_type(p.dtype)) {
+    return invalid(name + " must be " + to_string(p.dtype) + (compute_type(p.dtype) == p.dtype ? "" : " or f32") +
+                   " where x is " + to_string(p.dtype) + ", got " + to_string(dtype));
+  }
+  if (dtype != expected) {
+    return invalid(name + " must have base_weight's dtype " + to_string(expected) + ", got " + to_string(dtype));
+  }
+  return {};
+}
+
+Status check_parameters(const Problem& p, const Parameters& parameters, std::vector<Named<ConstTensorView>>& inputs) {
+  return for_each_parameter(
+      p, parameters,
+      [&](const std::string& name, const ConstTensorView& v, std::initializer_list<std::int64_t> expected) -> Status {
+        if (!v) return name == "base_bias" ? Status{} : invalid(name + " has no data");
+        if (Status s = check_shape(name, v, expected); !s.ok()) return s;
+        if (!is_dense(v)) return invalid(name + " must be dense (row-major), got " + to_string(v));
+        inputs.push_back({name, v});
+        return check_parameter_dtype(name, v.dtype, p, parameters.base_weight.dtype);
+      });
+}
+
+Status check_outputs(const std::vector<Named<ConstTensorView>>& inputs,
+                     const std::vector<Named<ConstTensorView>>& outputs, const Workspace& workspace) {
+  const ConstTensorView scratch{.data = workspace.data,
+                                .dtype = DType::f16,
+                                .rank = 1,
+                                .extents = {static_cast<std::int64_t>(workspace.bytes / 2)},
+                                .strides = {1}};
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& out = outputs[i];
+    if (self_overlaps(out.view)) {
+      return invalid(out.name + " is written but its elements overlap each other: " + to_string(out.view));
+    }
+    if (may_overlap(out.view, scratch)) return invalid(out.name + " overlaps the workspace");
+    for (const auto& in : inputs) {
+      if (may_overlap(out.view, in.view)) return invalid(out.name + " overlaps the input " + in.name);
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (may_overlap(out.view, outputs[j].view)) return invalid(out.name + " overlaps the output " + outputs[j].name);
+    }
+  }
+  for (const auto& in : inputs) {
+    if (may_overlap(in.view, scratch)) return invalid("the workspace overlaps the input " + in.name);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status validate_options(const Options& options) {
+  if (options.threads < 0) return invalid("threads must be at least 0, got " + std::to_string(options.threads));
+  if (options.device != Device::host && options.device != Device::cuda) {
+    return invalid("device must be host or cuda, got " + std::to_string(static_cast<int>(options.device)));
+  }
+  return {};
+}
+
+Status validate_forward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const TensorView& y,
+                        const Workspace& workspace) {
+  if (Status s = check_image("x", x, p, p.height, p.width); !s.ok()) return s;
+  if (Status s = check_image("y", y, p, p.out_height(), p.out_width()); !s.ok()) return s;
+  std::vector<Named<ConstTensorView>> inputs{{"x", x}};
+  if (Status s = check_parameters(p, parameters, inputs); !s.ok()) return s;
+  return check_outputs(inputs, {{"y", y}}, workspace);
+}
+
+Status validate_backward(const Problem& p, const ConstTensorView& x, const Parameters& parameters,
+                         const ConstTensorView& dy, const Gradients& gradients, const Workspace& workspace) {
+  if (Status s = check_image("x", x, p, p.height, p.width); !s.ok()) return s;
+  if (Status s = check_image("dy", dy, p, p.out_height(), p.out_width()); !s.ok()) return s;
+  std::vector<Named<ConstTensorView>> inputs{{"x", x}, {"dy", dy}};
+  if (Status s = check_parameters(p, parameters, inputs); !s.ok()) return s;
+  std::vector<Named<ConstTensorView>> outputs;
+  if (gradients.x) {
+    if (Status s = check_image("gradient of x", gradients.x, p, p.height, p.width); !s.ok()) return s;
+    outputs.push_back({"gradient of x", gradients.x});
+  }
+  if (gradients.parameters.base_bias && !parameters.base_bias) {
+    return invalid("gradient of base_bias is asked for, but the problem has no base_bias");
+  }
+  const Status s = for_each_parameter(
+      p, gradients.parameters,
+      [&](const std::string& of, const TensorView& v, std::initializer_list<std::int64_t> expected) -> Status {
+        if (!v) return {};
+        const std::string name = "gradient of " + of;
+        if (Status s = check_shape(name, v, expected); !s.ok()) return s;
+        if (!is_dense(v)) return invalid(name + " must be dense (row-major), got " + to_string(v));
+        outputs.push_back({name, v});
+        return check_parameter_dtype(name, v.dtype, p, parameters.base_weight.dtype);
+      });
+  if (!s.ok()) return s;
+  return check_outputs(inputs, outputs, workspace);
+}
+
+}  // namespace wtconv
