@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "wtconv/export.hpp"
 #include "wtconv/problem.hpp"
 
-namespace wtconv {
+namespace WTCONV_EXPORT wtconv {
 
 // Memory a call may use, owned by the caller: host memory for host backends, device memory for `cuda`.
 // Its content does not matter before a call and is undefined after it. Align it to 256 bytes.

@@ -21,10 +21,11 @@
 #include <cstdint>
 #include <string>
 
+#include "wtconv/export.hpp"
 #include "wtconv/status.hpp"
 #include "wtconv/tensor.hpp"
 
-namespace wtconv {
+namespace WTCONV_EXPORT wtconv {
 
 inline constexpr int max_levels = 8;
 inline constexpr int max_kernel = 15;

@@ -4,7 +4,9 @@
 #include <string>
 #include <utility>
 
-namespace wtconv {
+#include "wtconv/export.hpp"
+
+namespace WTCONV_EXPORT wtconv {
 
 enum class StatusCode {
   ok,

@@ -8,7 +8,9 @@
 #include <string>
 #include <type_traits>
 
-namespace wtconv {
+#include "wtconv/export.hpp"
+
+namespace WTCONV_EXPORT wtconv {
 
 enum class DType : std::uint8_t { f32, f64, f16, bf16 };
 

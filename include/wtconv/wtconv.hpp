@@ -6,12 +6,13 @@
 #include <cstddef>
 
 #include "wtconv/backend.hpp"
+#include "wtconv/export.hpp"
 #include "wtconv/problem.hpp"
 #include "wtconv/status.hpp"
 #include "wtconv/tensor.hpp"
 #include "wtconv/version.hpp"
 
-namespace wtconv {
+namespace WTCONV_EXPORT wtconv {
 
 // ok, or why no backend (or the one named in options) can run this problem.
 Status can_run(const Problem& problem, const Options& options = {});
