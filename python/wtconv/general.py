@@ -1,0 +1,154 @@
+"""Wavelets other than Haar: filters of any wavelet or checkpoint, evaluated by the plain composition.
+
+The fast operators know Haar only. A layer keeps its filters as parameters, because checkpoints hold them and some hold
+other values than those of the layer's wt_type. So the filters decide, not the name they came from: WaveletFilters watches
+them, and a layer whose filters are not Haar's takes the path of this module.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from wtconv import reference
+
+# Far above the rounding of any dtype (1/2 is exact in all, 1/sqrt(2) within 4e-3 in bf16), far below another wavelet.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
+
+
+_notice_given = False
+
+
+class SlowPathNotice(UserWarning):
+    """Given once a process, when a layer first takes the general path."""
+
+
+def notice(layer: str, reason: str) -> None:
+    """Says once that the slow path is taken. Inside torch.compile it stays silent: warnings break the graph."""
+    global _notice_given
+    if _notice_given or torch.compiler.is_compiling():
+        return
+    _notice_given = True
+    warnings.warn(
+        f"{layer} takes the slow path of plain PyTorch operators: {reason}. Results are right; only Haar filters "
+        "(wt_type='db1') have fast kernels. This notice is given once.",
+        SlowPathNotice,
+        stacklevel=3,
+    )
+
+
+def is_haar(wt_filter: Tensor, iwt_filter: Tensor) -> bool:
+    """True if both filter banks, (bands * channels, 1, 2[, 2]), are Haar's in every channel."""
+    dims = wt_filter.dim() - 2
+    if any(f.shape[1:] != (1, *[2] * dims) for f in (wt_filter, iwt_filter)):
+        return False
+    channels = wt_filter.shape[0] // 2**dims
+    expected = haar_filters(channels, dims)
+    return all(
+        torch.allclose(f.detach().to("cpu", torch.float64), e, rtol=0, atol=_TOLERANCE.get(f.dtype, 1e-6))
+        for f, e in zip((wt_filter, iwt_filter), expected)
+    )
+
+
+def haar_filters(channels: int, dims: int) -> tuple[Tensor, Tensor]:
+    """(wt_filter, iwt_filter) of Haar in double precision."""
+    low, high = torch.tensor([1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
+    if dims == 1:
+        bank = torch.stack([low, high]) / 2**0.5
+    else:
+        bank = torch.stack([torch.outer(rows, columns) for columns in (low, high) for rows in (low, high)]) / 2
+    bank = bank[:, None].repeat(channels, *[1] * (dims + 1))
+    return bank, bank.clone()
+
+
+class WaveletFilters(nn.Module):
+    """Base of the layers: holds wt_filter and iwt_filter and knows whether they are Haar's.
+
+    Filters change in more ways than load_state_dict (a broadcast by DDP, an average of weights, an optimizer where they
+    are trained), so the answer is kept with the tensors' version counters and found anew when these move.
+    """
+
+    def set_filters(self, wt_filter: Tensor, iwt_filter: Tensor) -> None:
+        self.wt_filter = nn.Parameter(wt_filter, requires_grad=False)
+        self.iwt_filter = nn.Parameter(iwt_filter, requires_grad=False)
+        self._haar, self._haar_key = True, None
+        if (
+            wt_filter.device.type == "meta"
+        ):  # no values to read: what a meta layer is made of is decided when it is filled
+            self._haar = all(n == 2 for n in wt_filter.shape[2:])
+        else:
+            self.has_haar_filters()
+
+    def has_haar_filters(self) -> bool:
+        """True if the fast operators compute this layer."""
+        wt_filter, iwt_filter = self._parameters["wt_filter"], self._parameters["iwt_filter"]
+        if wt_filter.requires_grad or iwt_filter.requires_grad:
+            return False
+        if torch.compiler.is_compiling():
+            return self._haar
+        key = _state(wt_filter), _state(iwt_filter)
+        if key != self._haar_key:
+            if wt_filter.device.type != "meta":
+                self._haar = is_haar(wt_filter, iwt_filter)
+            self._haar_key = key
+        return self._haar
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        # Early versions of the public layer stored their stride as a filter of ones.
+        stride_filter = state_dict.get(prefix + "stride_filter")
+        if stride_filter is not None and bool((stride_filter == 1).all()):
+            del state_dict[prefix + "stride_filter"]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._haar_key = None
+        self.has_haar_filters()
+
+
+def _state(tensor: Tensor) -> tuple[int, int]:
+    # Every change in place moves the version, but for one through .data. Inference tensors have none.
+    return id(tensor), -1 if tensor.is_inference() else tensor._version
+
+
+def wtconv2d(
+    x: Tensor,
+    base_weight: Tensor,
+    base_bias: Tensor | None,
+    base_scale: Tensor,
+    wavelet_weight: Sequence[Tensor],
+    wavelet_scale: Sequence[Tensor],
+    stride: int,
+    wt_filter: Tensor,
+    iwt_filter: Tensor,
+) -> Tensor:
+    """The layer for any filters. Like the operators: sums in fp32 for half types, result in autocast's type or x's."""
+    notice("WTConv2d", "its filters are trained" if wt_filter.requires_grad else "its filters are not Haar's")
+    return in_full_precision(
+        reference.wtconv2d,
+        x,
+        base_weight,
+        base_bias,
+        base_scale,
+        list(wavelet_weight),
+        list(wavelet_scale),
+        stride,
+        wt_filter,
+        iwt_filter,
+    )
+
+
+def in_full_precision(function, x: Tensor, *arguments) -> Tensor:
+    device = x.device.type
+    out = (
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and x.dtype != torch.float64 else x.dtype
+    )
+    compute = torch.float64 if x.dtype == torch.float64 else torch.float32
+
+    def cast(a):
+        if isinstance(a, list):
+            return [cast(t) for t in a]
+        return a.to(compute) if isinstance(a, Tensor) else a
+
+    with torch.autocast(device, enabled=False):
+        return function(x.to(compute), *(cast(a) for a in arguments)).to(out)
