@@ -1,37 +1,46 @@
-# The front door: names for what scripts/setup, the CMake presets and the tool do.
+# The front door: names for what scripts/setup, the CMake presets, pip and the tool do.
 # `make demo` and `make test` need nothing but Debian 12, root and the network: they install what is missing.
 
 PRESET ?= dev
 JOBS ?= $(shell nproc)
+# `make test PYTHON=off` leaves PyTorch out, and needs no download of gigabytes.
+PYTHON ?= on
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
 build_preset = cmake --preset $(1) >/dev/null && cmake --build build/$(1) --parallel $(JOBS)
 test_preset = ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 
-.PHONY: help setup build demo test asan bench nightly format clean
+.PHONY: help build demo test asan bench nightly format clean python demo-cpp demo-python test-cpp test-python
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
-setup: ## Install what building and testing need and this machine lacks
+build: ## Build the library, the tool and the tests into build/dev
 	@scripts/setup core
-
-build: setup ## Build the library, the tool and the tests into build/dev
 	@$(call build_preset,$(PRESET))
 
-demo: build ## Set up, build, and run WTConv on real images: unfused against the fastest backend here
-	@build/$(PRESET)/wtconv compare --fashion-mnist --out out/compare.png
+python: ## Build the PyTorch package and install it into .venv
+	@scripts/setup core python
+	@pip install -q --no-build-isolation --no-deps -C build-dir=build/python .
 
-test: build ## Set up, build, and run every test
+demo: demo-cpp $(if $(filter on,$(PYTHON)),demo-python) ## Set up, build, run WTConv on real images, train a small network
+demo-cpp: build
+	@build/$(PRESET)/bin/wtconv compare --fashion-mnist --out out/compare.png
+demo-python:
+
+test: test-cpp $(if $(filter on,$(PYTHON)),test-python) ## Set up, build, and run every test
+test-cpp: build
 	@$(call test_preset,$(PRESET)) -LE nightly
+test-python:
 
-asan: setup ## The tests under AddressSanitizer and UndefinedBehaviorSanitizer
+asan: ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/setup core
 	@$(call build_preset,asan)
 	@$(call test_preset,asan) -LE nightly
 
-bench: setup ## Time every backend on the cases of cases/perf, beside oneDNN
-	@scripts/setup bench
+bench: ## Time every backend on the cases of cases/perf, beside oneDNN
+	@scripts/setup core bench
 	@$(call build_preset,bench)
 
 nightly: build ## The exhaustive tests, and a minute of fuzzing
@@ -39,8 +48,10 @@ nightly: build ## The exhaustive tests, and a minute of fuzzing
 	@scripts/setup fuzz
 	@$(call build_preset,fuzz)
 
-format: setup ## Format the C++ sources
+format: ## Format the sources
+	@scripts/setup core
 	@git ls-files -z '*.hpp' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 clang-format -i
+	@ruff format --quiet . && ruff check --quiet --fix .
 
 clean: ## Remove what was built; .venv stays
 	@rm -rf build out

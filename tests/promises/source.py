@@ -1,7 +1,8 @@
-"""Promises about the source tree, one function each: `python3 source.py NAME [ARGUMENT]`. Exit 1 lists what breaks it."""
+"""Promises about the source tree, one function each: `source.py NAME [ARGUMENT]`. Exit 1 lists what breaks it."""
 
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,20 @@ CPP = {".hpp", ".h", ".cpp", ".cu", ".cuh"}
 SKIPPED = 77  # told to CTest
 
 
+def run(*command):
+    """A command's exit code and all it wrote."""
+    done = subprocess.run(
+        command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
+    )
+    return done.returncode, done.stdout
+
+
 def tracked(*folders):
     """Files git knows or would add, below the given folders."""
-    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *folders]
-    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
-    return [ROOT / n for n in sorted(set(names)) if n and (ROOT / n).is_file()]
+    code, names = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *folders)
+    if code:
+        sys.exit(names)
+    return [ROOT / n for n in sorted(set(names.split("\0"))) if (ROOT / n).is_file()]
 
 
 def sources(*folders):
@@ -58,7 +68,9 @@ def exports():
 
 def symbols(library):
     """The core library refers to nothing of torch or CUDA."""
-    names = subprocess.run(["nm", "--undefined-only", library], check=True, capture_output=True, text=True).stdout
+    code, names = run("nm", "--undefined-only", library)
+    if code or " U " not in names:
+        yield f"nm {library}: {names}"
     for name in sorted({line.split()[-1] for line in names.splitlines() if " U " in line}):
         if re.match(r"_ZNK?(2at|3c10|5torch)|aoti_torch|cuda[A-Z]|cu[A-Z]", name):
             yield f"{library}: needs {name}"
@@ -66,7 +78,8 @@ def symbols(library):
 
 def text():
     """No unfinished marks and no paths of one machine."""
-    marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b|(?<![\w.~$}/])/(work|home|root|Users)/\w")
+    marks = "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"])
+    marks = re.compile(rf"\b({marks})\b|(?<![\w.~$}}/])/(work|home|root|Users)/\w")
     for path in tracked():
         try:
             lines = path.read_text().splitlines()
@@ -85,15 +98,48 @@ def files():
 
 
 def format():
-    """C++ is as clang-format leaves it. Other versions than the one of scripts/packages format otherwise."""
-    wanted = re.search(r"clang-format==(\d+)", (ROOT / "scripts/packages").read_text())[1]
-    tool = shutil.which("clang-format")
-    found = subprocess.run([tool, "--version"], capture_output=True, text=True).stdout if tool else "none"
-    if f"version {wanted}." not in found:
-        print(f"needs clang-format {wanted}, found: {found}")
-        sys.exit(SKIPPED)
-    command = [tool, "--dry-run", "-Werror", *map(str, sources("include", "src", "tools", "bench", "tests", "bindings"))]
-    yield from subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
+    """C++ and Python are as the formatters of scripts/packages leave them. Other versions format otherwise."""
+    python = [f for f in tracked() if f.suffix == ".py"]
+    for tool, files, *actions in (
+        ("clang-format", sources(), ["--dry-run", "-Werror"]),
+        ("ruff", python, ["format", "--diff", "--quiet"], ["check", "--quiet"]),
+    ):
+        wanted = re.search(rf"{tool}==([\d.]+)", (ROOT / "scripts/packages").read_text())[1]
+        found = shutil.which(tool)
+        version = run(found, "--version")[1] if found else "none"
+        if wanted not in version:
+            print(f"needs {tool} {wanted}, found: {version}")
+            sys.exit(SKIPPED)
+        for action in actions:
+            code, output = run(found, *action, *map(str, files))
+            if code:
+                yield output
+
+
+def commands(tool):
+    """Every command in the documents' code blocks works: `make` targets exist, paths exist, the tool's commands run."""
+    for path in tracked("*.md"):
+        blocks = re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+        for line in "".join(blocks).replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            where = f"{path.relative_to(ROOT)}: `{line}`"
+            if not words:
+                continue
+            if words[0] == "make":
+                if run("make", "-n", *words[1:])[0]:
+                    yield f"{where}: make has no such target"
+            elif words[0].endswith("bin/wtconv"):
+                # The front page's commands run; the others, which may take long, are looked up.
+                arguments = words[1:] if path.name == "README.md" else [words[1], "--help"]
+                code, output = run(tool, *arguments)
+                if code:
+                    yield f"{where}: exit {code}\n{output}"
+            for word in words:
+                if (
+                    re.match(r"(scripts|examples|cases|bench|docs|tools)/[\w./-]+$", word)
+                    and not (ROOT / word).exists()
+                ):
+                    yield f"{where}: there is no {word}"
 
 
 def main():
