@@ -28,11 +28,20 @@ run(${CMAKE_COMMAND} --build ${work}/library)
 run(${CMAKE_COMMAND} --install ${work}/library --prefix ${work}/built)
 file(RENAME ${work}/built ${work}/moved)
 
+# The program on the front page is built and run as well.
+file(READ ${source}/README.md readme)
+if(NOT readme MATCHES "\n```cpp\n([^`]*)```")
+  message(FATAL_ERROR "README.md shows no C++ program")
+endif()
+file(WRITE ${work}/readme.cpp "${CMAKE_MATCH_1}")
+
 run(${CMAKE_COMMAND}
     -S ${CMAKE_CURRENT_LIST_DIR}/consumer
     -B ${work}/consumer
     ${common}
     -D CMAKE_PREFIX_PATH=${work}/moved
-    -D version=${version})
+    -D version=${version}
+    -D readme=${work}/readme.cpp)
 run(${CMAKE_COMMAND} --build ${work}/consumer)
 run(${work}/consumer/consumer)
+run(${work}/consumer/readme)

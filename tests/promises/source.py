@@ -128,7 +128,7 @@ def commands(tool):
             if words[0] == "make":
                 if run("make", "-n", *words[1:])[0]:
                     yield f"{where}: make has no such target"
-            elif words[0].endswith("bin/wtconv"):
+            elif words[0].endswith("/wtconv"):
                 # The front page's commands run; the others, which may take long, are looked up.
                 arguments = words[1:] if path.name == "README.md" else [words[1], "--help"]
                 code, output = run(tool, *arguments)

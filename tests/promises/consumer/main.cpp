@@ -23,10 +23,12 @@ int main() {
   for (const Backend* backend : backends()) {
     const Options options{.backend = backend->name()};
     if (!can_run(problem, options).ok()) continue;
-    std::vector<char> memory(forward_workspace(problem, options).bytes + 256);
-    char* aligned = memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256);
-    const Status status =
-        forward(problem, view(x, {2, 3, 7, 9}), p, view(y, {2, 3, 7, 9}), {aligned, memory.size() - 256}, options);
+    struct alignas(256) Block {
+      char bytes[256];
+    };
+    std::vector<Block> memory(forward_workspace(problem, options).bytes / sizeof(Block) + 1);
+    const Status status = forward(problem, view(x, {2, 3, 7, 9}), p, view(y, {2, 3, 7, 9}),
+                                  {memory.data(), memory.size() * sizeof(Block)}, options);
     if (!status.ok()) return std::printf("%s\n", status.message().c_str()), 1;
     double sum = 0;
     for (float v : y) sum += v;
