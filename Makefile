@@ -32,7 +32,8 @@ demo-python:
 test: test-cpp $(if $(filter on,$(PYTHON)),test-python) ## Set up, build, and run every test
 test-cpp: build
 	@$(call test_preset,$(PRESET)) -LE nightly
-test-python:
+test-python: python
+	@python -m pytest -q tests/python
 
 asan: ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/setup core

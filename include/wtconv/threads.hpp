@@ -1,0 +1,15 @@
+// The host backends' threads, for programs that bring their own pool.
+#pragma once
+
+#include "wtconv/export.hpp"
+
+namespace WTCONV_EXPORT wtconv {
+
+// Runs task(context, worker) for every worker in [0, workers), as far as possible at the same time, and returns when
+// all have ended. A pool may run several workers one after the other on one thread.
+using RunWorkers = void (*)(int workers, void (*task)(void* context, int worker), void* context);
+
+// Uses `run` in place of OpenMP in all host backends; null goes back. Not while a call is running.
+void set_worker_pool(RunWorkers run);
+
+}  // namespace wtconv
