@@ -6,7 +6,25 @@ otherwise torch becomes a build requirement, so that `pip install .` works in an
 
 from find_torch import find_torch
 from scikit_build_core import build as _build
-from scikit_build_core.build import *
+from scikit_build_core.build import (
+    build_editable,
+    build_sdist,
+    build_wheel,
+    get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
 
 _TORCH = "torch>=2.11"
 

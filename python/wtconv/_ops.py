@@ -269,6 +269,12 @@ _library.impl("forward", _autocast_forward("cuda"), "AutocastCUDA")
 # torch.func.vmap. Over the images alone it is one call with a longer batch; otherwise one call for each entry.
 
 
+def _select(argument, dims, i):
+    if isinstance(argument, (list, tuple)):
+        return [_select(a, d, i) for a, d in zip(argument, dims)]
+    return argument if dims is None else argument.select(dims, i)
+
+
 def _vmap(operator, images: int):
     """The rule of an operator whose first `images` arguments are (B, C, H, W)."""
 
@@ -284,15 +290,7 @@ def _vmap(operator, images: int):
             return tree_map(lambda r: r.unflatten(0, (info.batch_size, -1)), result), tree_map(lambda _: 0, result)
 
         def entry(i):
-            take = lambda a, d: a if d is None else a.select(d, i)
-            return operator(
-                *(
-                    [take(a, d) for a, d in zip(argument, dims)]
-                    if isinstance(argument, (list, tuple))
-                    else take(argument, dims)
-                    for argument, dims in zip(arguments, in_dims)
-                )
-            )
+            return operator(*(_select(argument, dims, i) for argument, dims in zip(arguments, in_dims)))
 
         results = [entry(i) for i in range(info.batch_size)]
         stacked = tree_map(lambda *r: torch.stack(r), *results)
