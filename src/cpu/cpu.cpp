@@ -1,0 +1,161 @@
+// Backend `cpu`: the fused formulation. Each plane is read once and written once; analysis, filters and synthesis
+// happen in rings of rows that stay in cache.
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "core/builtin.hpp"
+#include "core/parallel.hpp"
+#include "core/types.hpp"
+#include "cpu/job.hpp"
+
+namespace wtconv {
+namespace {
+
+using cpu::Geometry;
+using cpu::Job;
+
+constexpr std::size_t alignment = 4096;  // of each thread's scratch: no page is shared
+
+std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+Geometry geometry_for(const Problem& p) {
+  const cpu::Engine& e = cpu::engine();
+  return cpu::make_geometry(p, compute_type(p.dtype) == DType::f64 ? e.lanes_f64 : e.lanes_f32);
+}
+
+int threads_for(const Geometry& g, const Options& options) {
+  return static_cast<int>(std::min<std::int64_t>(thread_count(options.threads), g.tasks()));
+}
+
+struct Memory {
+  Memory(const Geometry& g, int threads, bool filters, bool sums)
+      : scratch(round_up(g.scratch_bytes(filters, sums))),
+        partials(!sums || g.parts() == 1 ? 0
+                                         : static_cast<std::size_t>(g.parts() * g.problem.channels *
+                                                                    (g.filters() * g.taps() + 1) * g.element_size)),
+        total(scratch * static_cast<std::size_t>(threads) + partials + alignment) {}
+  std::size_t scratch, partials, total;
+};
+
+void run(const Job& job, Workspace workspace, int threads) {
+  const Geometry& g = *job.geometry;
+  const auto task = g.element_size == 8 ? cpu::engine().run_f64 : cpu::engine().run_f32;
+  const Memory memory(g, threads, bool(job.out), bool(job.x));
+  auto* base = static_cast<std::byte*>(workspace.data);
+  base += (alignment - reinterpret_cast<std::uintptr_t>(base) % alignment) % alignment;
+  Job with_partials = job;
+  with_partials.partials = base + memory.scratch * static_cast<std::size_t>(threads);
+  parallel_for(g.tasks(), threads, [&](std::int64_t i, int thread) {
+    task(with_partials, i, base + memory.scratch * static_cast<std::size_t>(thread));
+  });
+  if (!job.x || g.parts() == 1) return;
+  // Sum the parts of each channel in order.
+  parallel_for(g.problem.channels, threads, [&](std::int64_t c, int thread) {
+    const std::int64_t sums = g.filters() * g.taps() + 1;
+    auto* total = reinterpret_cast<double*>(base + memory.scratch * static_cast<std::size_t>(thread));
+    std::memset(total, 0, static_cast<std::size_t>(sums) * sizeof(double));
+    for (std::int64_t part = 0; part < g.parts(); ++part) {
+      const std::int64_t from = (part * g.problem.channels + c) * sums;
+      for (std::int64_t t = 0; t < sums; ++t) {
+        total[t] += load_double(with_partials.partials, g.element_size == 8 ? DType::f64 : DType::f32, from + t);
+      }
+    }
+    job.finish(job.finish_context, c, total);
+  });
+}
+
+// With u = scale * weight: dL/dweight = scale * dL/du, dL/dscale = <weight, dL/du>; the base scale also multiplies the
+// bias. `sums` is dL/du, filter by filter, then the sum of dy.
+struct Finish {
+  const Problem& problem;
+  const Parameters& parameters;
+  const ParameterSet<TensorView>& to;
+
+  void channel(std::int64_t c, const double* sums) const {
+    const int taps = problem.kernel * problem.kernel;
+    const double sum_dy = sums[(1 + 4 * problem.levels) * taps];
+    for (int l = 0; l <= problem.levels; ++l) {
+      const ConstTensorView& weight = l == 0 ? parameters.base_weight : parameters.wavelet_weight[l - 1];
+      const ConstTensorView& scale = l == 0 ? parameters.base_scale : parameters.wavelet_scale[l - 1];
+      const TensorView& to_weight = l == 0 ? to.base_weight : to.wavelet_weight[l - 1];
+      const TensorView& to_scale = l == 0 ? to.base_scale : to.wavelet_scale[l - 1];
+      for (int band = 0; band < (l == 0 ? 1 : 4); ++band, sums += taps) {
+        const std::int64_t row = l == 0 ? c : 4 * c + band;
+        const double s = load_double(scale.data, scale.dtype, row);
+        if (to_weight) {
+          for (int t = 0; t < taps; ++t) store_double(to_weight.data, to_weight.dtype, row * taps + t, s * sums[t]);
+        }
+        if (to_scale) {
+          double dot = 0;
+          for (int t = 0; t < taps; ++t) dot += load_double(weight.data, weight.dtype, row * taps + t) * sums[t];
+          if (l == 0 && parameters.base_bias) {
+            dot += load_double(parameters.base_bias.data, parameters.base_bias.dtype, c) * sum_dy;
+          }
+          store_double(to_scale.data, to_scale.dtype, row, dot);
+        }
+        if (l == 0 && to.base_bias) store_double(to.base_bias.data, to.base_bias.dtype, c, s * sum_dy);
+      }
+    }
+  }
+};
+
+class Cpu final : public Backend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::string_view description() const override {
+    static const std::string text =
+        std::string("fused, SIMD (") + cpu::engine().target + "), reads and writes each plane once";
+    return text;
+  }
+
+  Plan plan(const Problem& p, Pass pass, GradientMask mask, const Options& options) const override {
+    const Geometry g = geometry_for(p);
+    const bool sums = pass == Pass::backward && mask.any_parameter();
+    const bool filters = pass == Pass::forward || mask.x;
+    const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
+    const double kept = double(p.batch) * double(p.channels) * double(p.out_height()) * double(p.out_width());
+    const double reads = (sums ? 2 : 1) * g.reread();
+    return {.strategy = "streamed",
+            .reason = cpu::describe(g),
+            .workspace = Memory(g, threads_for(g, options), filters, sums).total,
+            .elements_moved = reads + (pass == Pass::forward ? n + kept : kept + (sums ? n : 0) + (filters ? n : 0))};
+  }
+
+  Status forward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const TensorView& y,
+                 Workspace workspace, const Options& options) const override {
+    const Geometry g = geometry_for(p);
+    const Job job{.geometry = &g, .in = x, .out = y, .out_stride = p.stride, .parameters = &parameters};
+    run(job, workspace, threads_for(g, options));
+    return {};
+  }
+
+  Status backward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const ConstTensorView& dy,
+                  const Gradients& gradients, Workspace workspace, const Options& options) const override {
+    const Geometry g = geometry_for(p);
+    const Finish finish{p, parameters, gradients.parameters};
+    const bool sums = mask_of(gradients).any_parameter();
+    if (!gradients.x && !sums) return {};
+    const Job job{.geometry = &g,
+                  .in = dy,
+                  .in_stride = p.stride,
+                  .out = gradients.x,
+                  .rotated = true,
+                  .x = sums ? x : ConstTensorView{},
+                  .finish = [](void* context, std::int64_t c,
+                               const double* s) { static_cast<const Finish*>(context)->channel(c, s); },
+                  .finish_context = const_cast<Finish*>(&finish),
+                  .parameters = &parameters};
+    run(job, workspace, threads_for(g, options));
+    return {};
+  }
+};
+
+}  // namespace
+
+const Backend& cpu_backend() {
+  static const Cpu backend;
+  return backend;
+}
+
+}  // namespace wtconv

@@ -1,0 +1,413 @@
+// Vector kernels of the cpu backend: every vector holds one pixel (or band coefficient) of `lanes` independent images,
+// so borders, Haar steps and filters need no shuffles and no lane idles at odd sizes.
+//
+// Compiled once per target (Highway's foreach_target), hence the unusual include guard.
+#if defined(WTCONV_CPU_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WTCONV_CPU_KERNELS_INL_H_
+#undef WTCONV_CPU_KERNELS_INL_H_
+#else
+#define WTCONV_CPU_KERNELS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "wtconv/problem.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace wtconv::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::ScalableTag<T>;
+template <class T>
+using Vec = hn::Vec<Tag<T>>;
+
+template <class T>
+constexpr std::int64_t lanes_of() {
+  return static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
+}
+
+// Register blocks are sized for 32 vector registers where the target has them.
+constexpr bool many_registers = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
+
+// ------------------------------------------------------------------------------------------------- Haar analysis
+
+// Bands of one row of blocks from rows `top` and `bottom` of the finer image; null is a row of zeros below the image.
+// Every pointer is to the row's first column; the finer rows are readable (zero) one column past their width.
+template <class T>
+void haar_row(const T* top, const T* bottom, std::int64_t width, T* ll, T* lh, T* hl, T* hh) {
+  const Tag<T> d;
+  constexpr std::int64_t v = lanes_of<T>();
+  const auto half = hn::Set(d, T(0.5));
+  for (std::int64_t j = 0; j < width * v; j += v) {
+    const auto ta = hn::Load(d, top + 2 * j), tb = hn::Load(d, top + 2 * j + v);
+    auto s = hn::Mul(hn::Add(ta, tb), half), t = hn::Mul(hn::Sub(ta, tb), half);
+    auto u = hn::Zero(d), w = hn::Zero(d);
+    if (bottom) {
+      const auto ba = hn::Load(d, bottom + 2 * j), bb = hn::Load(d, bottom + 2 * j + v);
+      u = hn::Mul(hn::Add(ba, bb), half);
+      w = hn::Mul(hn::Sub(ba, bb), half);
+    }
+    hn::Store(hn::Add(s, u), d, ll + j);
+    hn::Store(hn::Sub(s, u), d, lh + j);
+    hn::Store(hn::Add(t, w), d, hl + j);
+    hn::Store(hn::Sub(t, w), d, hh + j);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- synthesis
+
+// Two rows of R[l] from one row of the four filtered bands (plus R[l+1], may be null). The factor 1/2 of every level
+// is part of the weights. `bottom` may be null: a row that does not exist. width is that of R[l].
+template <class T>
+void synthesis_row(const T* const z[4], const T* coarser, std::int64_t width, T* top, T* bottom) {
+  const Tag<T> d;
+  constexpr std::int64_t v = lanes_of<T>();
+  for (std::int64_t j = 0; 2 * j < width; ++j) {
+    auto ll = hn::Load(d, z[0] + j * v);
+    if (coarser) ll = hn::Add(ll, hn::Load(d, coarser + j * v));
+    const auto lh = hn::Load(d, z[1] + j * v), hl = hn::Load(d, z[2] + j * v), hh = hn::Load(d, z[3] + j * v);
+    const auto a = hn::Add(ll, lh), b = hn::Sub(ll, lh), c = hn::Add(hl, hh), e = hn::Sub(hl, hh);
+    const bool pair = 2 * j + 1 < width;
+    hn::Store(hn::Add(a, c), d, top + 2 * j * v);
+    if (pair) hn::Store(hn::Sub(a, c), d, top + (2 * j + 1) * v);
+    if (bottom) {
+      hn::Store(hn::Add(b, e), d, bottom + 2 * j * v);
+      if (pair) hn::Store(hn::Sub(b, e), d, bottom + (2 * j + 1) * v);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- filter
+
+// Rows of a filter call: `rows` output rows (1 or 2) of `width` columns from rows + k - 1 input rows. in[i] is null
+// where the row lies outside the image, else it points to the first tap of output column 0. out[r] = init + filtered
+// (+ add[r], unless null). weights: k * k vectors.
+template <class T>
+struct FilterCall {
+  int kernel;
+  int rows;
+  std::int64_t width;
+  const T* in[max_kernel + 1] = {};
+  const T* weights = nullptr;
+  const T* init = nullptr;  // one vector; null is zero
+  const T* add[2] = {};
+  T* out[2] = {};
+};
+
+// One block of NR rows x NC columns, accumulated in registers; each input vector is loaded once and serves up to
+// NR * min(K, NC) multiply-adds.
+template <int K, int NR, int NC, class T>
+HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t column) {
+  const Tag<T> d;
+  constexpr int v = static_cast<int>(lanes_of<T>());
+  Vec<T> sum[NR][NC];
+  const Vec<T> first = call.init ? hn::Load(d, call.init) : hn::Zero(d);
+#pragma GCC unroll 16
+  for (int r = 0; r < NR; ++r) {
+#pragma GCC unroll 16
+    for (int o = 0; o < NC; ++o) sum[r][o] = first;
+  }
+  // Input row i is tap row i - r of output row r.
+  const auto input_row = [&](auto use0, auto use1, int i) HWY_ATTR {
+    constexpr bool uses[2] = {decltype(use0)::value, decltype(use1)::value};
+    const T* in = call.in[i];
+    if (!in) return;
+    in += column * v;
+    Vec<T> w[NR][K];
+#pragma GCC unroll 16
+    for (int r = 0; r < NR; ++r) {
+#pragma GCC unroll 16
+      for (int t = 0; t < K; ++t) w[r][t] = uses[r] ? hn::Load(d, call.weights + ((i - r) * K + t) * v) : hn::Zero(d);
+    }
+#pragma GCC unroll 32
+    for (int j = 0; j < NC + K - 1; ++j) {
+      const auto x = hn::Load(d, in + j * v);
+#pragma GCC unroll 16
+      for (int r = 0; r < NR; ++r) {
+#pragma GCC unroll 16
+        for (int t = 0; t < K; ++t) {
+          if (uses[r] && j - t >= 0 && j - t < NC) sum[r][j - t] = hn::MulAdd(w[r][t], x, sum[r][j - t]);
+        }
+      }
+    }
+  };
+  constexpr std::true_type yes{};
+  constexpr std::false_type no{};
+  if constexpr (NR == 1) {
+    for (int i = 0; i < K; ++i) input_row(yes, no, i);
+  } else {
+    input_row(yes, no, 0);
+    for (int i = 1; i < K; ++i) input_row(yes, yes, i);
+    input_row(no, yes, K);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < NR; ++r) {
+    T* out = call.out[r] + column * v;
+    const T* add = call.add[r];
+    if (add) {
+      add += column * v;
+#pragma GCC unroll 16
+      for (int o = 0; o < NC; ++o) sum[r][o] = hn::Add(sum[r][o], hn::Load(d, add + o * v));
+    }
+#pragma GCC unroll 16
+    for (int o = 0; o < NC; ++o) hn::Store(sum[r][o], d, out + o * v);
+  }
+}
+
+// Columns in blocks of at most Max, as equal as they can be: 14 = 7 + 7, 28 = 4 * 7.
+template <int Max, class F>
+HWY_INLINE void for_column_blocks(std::int64_t width, F&& f) {
+  std::int64_t column = 0;
+  for (std::int64_t blocks = (width + Max - 1) / Max; blocks > 0; --blocks) {
+    const std::int64_t n = (width - column + blocks - 1) / blocks;
+    f(column, n);
+    column += n;
+  }
+}
+
+template <int K, int NR, class T>
+void filter_rows(const FilterCall<T>& call) {
+  for_column_blocks<8>(call.width, [&](std::int64_t column, std::int64_t n) HWY_ATTR {
+    switch (n) {
+      case 1:
+        return filter_block<K, NR, 1>(call, column);
+      case 2:
+        return filter_block<K, NR, 2>(call, column);
+      case 3:
+        return filter_block<K, NR, 3>(call, column);
+      case 4:
+        return filter_block<K, NR, 4>(call, column);
+      case 5:
+        return filter_block<K, NR, 5>(call, column);
+      case 6:
+        return filter_block<K, NR, 6>(call, column);
+      case 7:
+        return filter_block<K, NR, 7>(call, column);
+      default:
+        return filter_block<K, NR, 8>(call, column);
+    }
+  });
+}
+
+// Any k: eight columns, one tap at a time.
+template <class T>
+void filter_rows_generic(const FilterCall<T>& call) {
+  const Tag<T> d;
+  constexpr int v = static_cast<int>(lanes_of<T>());
+  const int k = call.kernel;
+  for (int r = 0; r < call.rows; ++r) {
+    const auto block = [&](auto size, std::int64_t column) HWY_ATTR {
+      constexpr int nc = decltype(size)::value;
+      Vec<T> sum[nc];
+      for (int o = 0; o < nc; ++o) sum[o] = call.init ? hn::Load(d, call.init) : hn::Zero(d);
+      for (int i = 0; i < k; ++i) {
+        const T* in = call.in[r + i];
+        if (!in) continue;
+        for (int t = 0; t < k; ++t) {
+          const auto w = hn::Load(d, call.weights + (i * k + t) * v);
+#pragma GCC unroll 8
+          for (int o = 0; o < nc; ++o) sum[o] = hn::MulAdd(w, hn::Load(d, in + (column + o + t) * v), sum[o]);
+        }
+      }
+      for (int o = 0; o < nc; ++o) {
+        if (call.add[r]) sum[o] = hn::Add(sum[o], hn::Load(d, call.add[r] + (column + o) * v));
+        hn::Store(sum[o], d, call.out[r] + (column + o) * v);
+      }
+    };
+    std::int64_t column = 0;
+    for (; column + 8 <= call.width; column += 8) block(std::integral_constant<int, 8>{}, column);
+    for (; column < call.width; ++column) block(std::integral_constant<int, 1>{}, column);
+  }
+}
+
+template <class T>
+void filter(const FilterCall<T>& call) {
+  // Two rows share their input; with 16 registers (or 49 taps) one row is all that fits.
+  const auto rows = [&](auto kernel) HWY_ATTR {
+    constexpr int k = decltype(kernel)::value;
+    if constexpr (many_registers && k <= 5) {
+      if (call.rows == 2) return filter_rows<k, 2>(call);
+    }
+    FilterCall<T> one = call;
+    for (int r = 0; r < call.rows; ++r) {
+      for (int i = 0; i < k; ++i) one.in[i] = call.in[r + i];
+      one.add[0] = call.add[r];
+      one.out[0] = call.out[r];
+      filter_rows<k, 1>(one);
+    }
+  };
+  switch (call.kernel) {
+    case 3:
+      return rows(std::integral_constant<int, 3>{});
+    case 5:
+      return rows(std::integral_constant<int, 5>{});
+    case 7:
+      return rows(std::integral_constant<int, 7>{});
+    default:
+      return filter_rows_generic(call);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- weight gradient
+
+// sums(i, t) += sum over rows and columns of in(row + i, column + t) * g(row, column): `rows` rows of g, and
+// in[row + i] points to the first tap of column 0 (a row of zeros where it is outside). sums: k * k vectors.
+template <class T>
+struct CorrelateCall {
+  int kernel;
+  std::int64_t rows;
+  std::int64_t width;
+  const T* const* in;  // rows + k - 1 pointers
+  const T* const* g;   // rows pointers
+  T* sums;
+};
+
+// Tap rows [first, first + N) with their sums in registers over all rows and columns.
+template <int K, int N, class T>
+void correlate_rows(const CorrelateCall<T>& call, int first) {
+  const Tag<T> d;
+  constexpr int v = static_cast<int>(lanes_of<T>());
+  Vec<T> sum[N][K];
+  T* const sums = call.sums + first * K * v;
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) {
+#pragma GCC unroll 16
+    for (int t = 0; t < K; ++t) sum[i][t] = hn::Load(d, sums + (i * K + t) * v);
+  }
+  for (std::int64_t row = 0; row < call.rows; ++row) {
+    const T* g = call.g[row];
+    const T* const* in = call.in + row + first;
+    const auto columns = [&](auto size, std::int64_t column) HWY_ATTR {
+      constexpr int nc = decltype(size)::value;
+      Vec<T> gv[nc];
+#pragma GCC unroll 16
+      for (int o = 0; o < nc; ++o) gv[o] = hn::Load(d, g + (column + o) * v);
+#pragma GCC unroll 16
+      for (int i = 0; i < N; ++i) {
+        const T* x = in[i] + column * v;
+#pragma GCC unroll 32
+        for (int j = 0; j < nc + K - 1; ++j) {
+          const auto xv = hn::Load(d, x + j * v);
+#pragma GCC unroll 16
+          for (int t = 0; t < K; ++t) {
+            if (j - t >= 0 && j - t < nc) sum[i][t] = hn::MulAdd(gv[j - t], xv, sum[i][t]);
+          }
+        }
+      }
+    };
+    std::int64_t column = 0;
+    for (; column + 4 <= call.width; column += 4) columns(std::integral_constant<int, 4>{}, column);
+    for (; column < call.width; ++column) columns(std::integral_constant<int, 1>{}, column);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) {
+#pragma GCC unroll 16
+    for (int t = 0; t < K; ++t) hn::Store(sum[i][t], d, sums + (i * K + t) * v);
+  }
+}
+
+template <class T>
+void correlate_generic(const CorrelateCall<T>& call) {
+  const Tag<T> d;
+  constexpr int v = static_cast<int>(lanes_of<T>());
+  const int k = call.kernel;
+  for (int i = 0; i < k; ++i) {
+    for (int t = 0; t < k; ++t) {
+      auto sum = hn::Load(d, call.sums + (i * k + t) * v);
+      for (std::int64_t row = 0; row < call.rows; ++row) {
+        const T* g = call.g[row];
+        const T* x = call.in[row + i] + t * v;
+        for (std::int64_t j = 0; j < call.width * v; j += v) {
+          sum = hn::MulAdd(hn::Load(d, g + j), hn::Load(d, x + j), sum);
+        }
+      }
+      hn::Store(sum, d, call.sums + (i * k + t) * v);
+    }
+  }
+}
+
+template <class T>
+void correlate(const CorrelateCall<T>& call) {
+  switch (call.kernel) {
+    case 3:
+      return correlate_rows<3, 3>(call, 0);
+    case 5:
+      if constexpr (many_registers) return correlate_rows<5, 5>(call, 0);
+      correlate_rows<5, 2>(call, 0);
+      correlate_rows<5, 2>(call, 2);
+      return correlate_rows<5, 1>(call, 4);
+    case 7:
+      if constexpr (many_registers) {
+        correlate_rows<7, 3>(call, 0);
+        correlate_rows<7, 3>(call, 3);
+        return correlate_rows<7, 1>(call, 6);
+      }
+      for (int i = 0; i < 7; ++i) correlate_rows<7, 1>(call, i);
+      return;
+    default:
+      return correlate_generic(call);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- transposition
+
+// Columns of V vectors of V lanes become rows, in log2(V) steps that exchange halves, 128-bit blocks, then lanes.
+template <class T>
+HWY_INLINE void transpose(Vec<T>* m) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)m;  // one lane
+#else
+  const Tag<T> d;
+  constexpr int v = static_cast<int>(lanes_of<T>());
+  constexpr int block = 16 / sizeof(T);  // lanes of a 128-bit block
+  if constexpr (v >= 2 * block) {
+#pragma GCC unroll 16
+    for (int i = 0; i < v / 2; ++i) {
+      const auto a = m[i], b = m[i + v / 2];
+      m[i] = hn::ConcatLowerLower(d, b, a);
+      m[i + v / 2] = hn::ConcatUpperUpper(d, b, a);
+    }
+  }
+  if constexpr (v >= 4 * block) {
+#pragma GCC unroll 16
+    for (int i = 0; i < v; ++i) {
+      if (i & block) continue;
+      const auto a = m[i], b = m[i + block];
+      m[i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+      m[i + block] = hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+    }
+  }
+  if constexpr (sizeof(T) == 4 && v >= block) {
+    const hn::Repartition<double, Tag<T>> d64;
+#pragma GCC unroll 16
+    for (int i = 0; i < v; i += 4) {
+      const auto a = hn::InterleaveLower(d, m[i], m[i + 1]), b = hn::InterleaveUpper(d, m[i], m[i + 1]);
+      const auto c = hn::InterleaveLower(d, m[i + 2], m[i + 3]), e = hn::InterleaveUpper(d, m[i + 2], m[i + 3]);
+      const auto a64 = hn::BitCast(d64, a), b64 = hn::BitCast(d64, b);
+      const auto c64 = hn::BitCast(d64, c), e64 = hn::BitCast(d64, e);
+      m[i] = hn::BitCast(d, hn::InterleaveLower(d64, a64, c64));
+      m[i + 1] = hn::BitCast(d, hn::InterleaveUpper(d64, a64, c64));
+      m[i + 2] = hn::BitCast(d, hn::InterleaveLower(d64, b64, e64));
+      m[i + 3] = hn::BitCast(d, hn::InterleaveUpper(d64, b64, e64));
+    }
+  } else if constexpr (v >= block) {
+#pragma GCC unroll 16
+    for (int i = 0; i < v; i += 2) {
+      const auto a = m[i], b = m[i + 1];
+      m[i] = hn::InterleaveLower(d, a, b);
+      m[i + 1] = hn::InterleaveUpper(d, a, b);
+    }
+  }
+#endif
+}
+
+}  // namespace wtconv::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
