@@ -22,7 +22,9 @@ def run(*command):
 
 def tracked(*folders):
     """Files git knows or would add, below the given folders."""
-    code, names = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *folders)
+    code, names = run(
+        "git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *folders
+    )
     if code:
         sys.exit(names)
     return [ROOT / n for n in sorted(set(names.split("\0"))) if (ROOT / n).is_file()]
