@@ -13,9 +13,10 @@
 #include <string>
 
 #include "wtconv/backend.hpp"
+#include "wtconv/export.hpp"
 #include "wtconv/problem.hpp"
 
-namespace wtconv {
+namespace WTCONV_EXPORT wtconv {
 
 // How the result is reached, as far as main memory sees it.
 enum class Formulation {

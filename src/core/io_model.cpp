@@ -46,8 +46,8 @@ Traffic published_forward(const Problem& p) {
   const double n = image(p, 0);
   Traffic t{n, n};  // base convolution
   for (int l = 1; l <= p.levels; ++l) {
-    t = t + Traffic{image(p, l - 1), 4 * image(p, l)};        // bands are formed, filtered and written in one kernel,
-    if (l < p.levels) t = t + Traffic{0, image(p, l)};        // which also writes LL for the next level
+    t = t + Traffic{image(p, l - 1), 4 * image(p, l)};         // bands are formed, filtered and written in one kernel,
+    if (l < p.levels) t = t + Traffic{0, image(p, l)};         // which also writes LL for the next level
     t = t + Traffic{4 * image(p, l), l == 1 ? output(p) : 0};  // the synthesis reads every band and writes y
   }
   if (p.levels > 0) t.read += output(p);  // the synthesis adds the base

@@ -51,8 +51,7 @@ Status decode_image(std::span<const std::byte> bytes, Image& image) {
   if (!stbi_info_from_memory(data, size, &width, &height, &channels)) {
     return bad(std::string("neither PNG nor JPEG (") + stbi_failure_reason() + ")");
   }
-  if (width < 1 || height < 1 || width > max_side || height > max_side ||
-      std::int64_t{width} * height > max_pixels) {
+  if (width < 1 || height < 1 || width > max_side || height > max_side || std::int64_t{width} * height > max_pixels) {
     return bad("it is " + std::to_string(width) + " x " + std::to_string(height) + ", at most " +
                std::to_string(max_side) + " a side and " + std::to_string(max_pixels) + " pixels are taken");
   }

@@ -28,7 +28,7 @@ inline void require(const Status& status) {
 
 using Json = nlohmann::ordered_json;
 void print(const std::string& text);
-void print(const Json& json);
+void print_json(const Json& json);
 
 // Set by the command line's parser, run after it.
 using Command = std::function<int()>;
@@ -45,10 +45,12 @@ void add_json(CLI::App& command, bool& json);
 void add_threads(CLI::App& command, int& threads);
 void add_backend(CLI::App& command, std::string& backend);
 
-// The rates of this host for a number of threads: from a file that `model --measure-host --json` wrote, or, if the name
-// is empty, measured now. Quick measurements copy less and are a little less exact.
+// The rates of this host for a number of threads (0: all): from a file that `model --measure-host --json` wrote, or, if
+// the name is empty, measured now. A quick measurement copies less and repeats less.
 enum class Effort { quick, full };
 Machine host_machine(int threads, const std::string& host_file, Effort effort);
+// What `model --measure-host` reports for these numbers of threads.
+Json measure_host_json(const std::vector<int>& threads, Effort effort);
 void add_host_file(CLI::App& command, std::string& path);
 
 }  // namespace wtconv::tool

@@ -1,4 +1,4 @@
-#include "wtconv/host_rates.hpp"
+#include "host_rates.hpp"
 
 #include <unistd.h>
 
@@ -6,29 +6,35 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
-#include "core/parallel.hpp"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "wtconv/host_rates.cpp"
+#define HWY_TARGET_INCLUDE "host_rates.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.
 #include <hwy/aligned_allocator.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace wtconv::tool::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// `steps` rounds of 16 independent chains a = a * m + b: enough for two ports at a latency of up to 8. The chains
-// converge to b / (1 - m), so values stay normal. The result only keeps the compiler from dropping the work.
+// `steps` rounds of 14 independent chains a = a * m + b: enough for two ports at a latency of up to 7. The chains
+// start at different values, or the compiler would merge them, and converge to b / (1 - m), so they stay normal. The
+// result only keeps the compiler from dropping the work.
 template <class T>
 double FmaChains(std::int64_t steps, T m, T b) {
   const hn::ScalableTag<T> d;
   const auto vm = hn::Set(d, m), vb = hn::Set(d, b);
   auto a0 = hn::Set(d, T(1)), a1 = hn::Set(d, T(2)), a2 = hn::Set(d, T(3)), a3 = hn::Set(d, T(4));
   auto a4 = hn::Set(d, T(5)), a5 = hn::Set(d, T(6)), a6 = hn::Set(d, T(7)), a7 = hn::Set(d, T(8));
-  auto a8 = a0, a9 = a1, a10 = a2, a11 = a3, a12 = a4, a13 = a5;
+  auto a8 = hn::Set(d, T(9)), a9 = hn::Set(d, T(10)), a10 = hn::Set(d, T(11)), a11 = hn::Set(d, T(12));
+  auto a12 = hn::Set(d, T(13)), a13 = hn::Set(d, T(14));
   for (std::int64_t i = 0; i < steps; ++i) {
     a0 = hn::MulAdd(a0, vm, vb);
     a1 = hn::MulAdd(a1, vm, vb);
@@ -101,16 +107,20 @@ HWY_EXPORT(CopyVector);
 HWY_EXPORT(CopyStream);
 HWY_EXPORT(Target);
 
-constexpr int chains = 14;
-constexpr int repetitions = 9;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// One call on each of the threads that OpenMP lends the backends too. Without OpenMP one thread does all the work.
+template <class F>
+void on_threads(int threads, F&& f) {
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (int t = 0; t < threads; ++t) f(t);
 }
+
+constexpr int chains = 14;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // A machine that others share is only ever slowed down, so the fastest repetition is its rate.
 template <class F>
-double fastest(F&& run) {
+double fastest(int repetitions, F&& run) {
   double best = 0;
   for (int r = 0; r < repetitions; ++r) {
     const double begin = now();
@@ -122,12 +132,12 @@ double fastest(F&& run) {
 }
 
 // Multiply-adds per second of all threads together.
-double fma_rate(int threads, double (*run)(std::int64_t, double), std::size_t lanes) {
+double fma_rate(int threads, int repetitions, double (*run)(std::int64_t, double), std::size_t lanes) {
   constexpr std::int64_t steps = 4'000'000;
   volatile double m = 0.75, sink = 0;  // opaque to the compiler
-  const double seconds = fastest([&] {
+  const double seconds = fastest(repetitions, [&] {
     std::vector<double> sums(threads);
-    parallel_for(threads, threads, [&](std::int64_t task, int) { sums[task] = run(steps, m); });
+    on_threads(threads, [&](int task) { sums[task] = run(steps, m); });
     for (double s : sums) sink = sink + s;
   });
   return double(threads) * double(steps) * chains * double(lanes) / seconds;
@@ -151,7 +161,7 @@ void parallel_copy(CopyMethod method, void* to, const void* from, std::size_t n,
   auto* const t = static_cast<std::uint8_t*>(to);
   const auto* const f = static_cast<const std::uint8_t*>(from);
   const std::size_t share = ((n + threads - 1) / threads + 4095) / 4096 * 4096;
-  parallel_for(threads, threads, [&](std::int64_t task, int) {
+  on_threads(threads, [&](int task) {
     const std::size_t begin = std::min(n, std::size_t(task) * share), size = std::min(n - begin, share);
     switch (method) {
       case CopyMethod::memcpy:
@@ -167,14 +177,21 @@ void parallel_copy(CopyMethod method, void* to, const void* from, std::size_t n,
   });
 }
 
-std::string host_rates_method(std::size_t copy_bytes) {
+int all_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+std::string host_rates_method(std::size_t copy_bytes, int repetitions) {
   return "copy: " + std::to_string(copy_bytes >> 20) +
          " MiB of non-zero data from one buffer to another, one contiguous share per thread, by memcpy, a vector loop "
          "and streaming stores; bytes read plus bytes written over the time of the fastest of " +
-         std::to_string(repetitions) +
-         " repetitions of the fastest method. Multiply-adds: " + std::to_string(chains) +
-         " independent vector chains per thread on the best SIMD target (" + simd_target_name() +
-         "), fastest of " + std::to_string(repetitions) + ".";
+         std::to_string(repetitions) + " repetitions of the fastest method. Multiply-adds: " + std::to_string(chains) +
+         " independent vector chains per thread on the best SIMD target (" + simd_target_name() + "), fastest of " +
+         std::to_string(repetitions) + ".";
 }
 
 std::size_t default_copy_bytes() {
@@ -182,7 +199,8 @@ std::size_t default_copy_bytes() {
   return std::min(std::size_t{512} << 20, memory / 16) / 4096 * 4096;
 }
 
-HostRates measure_host(int threads, std::size_t copy_bytes, const std::function<void(double)>& progress) {
+HostRates measure_host(int threads, std::size_t copy_bytes, int repetitions,
+                       const std::function<void(double)>& progress) {
   HostRates rates{.threads = threads};
   const auto from = hwy::AllocateAligned<std::uint32_t>(copy_bytes / 4);
   const auto to = hwy::AllocateAligned<std::uint32_t>(copy_bytes / 4);
@@ -190,7 +208,8 @@ HostRates measure_host(int threads, std::size_t copy_bytes, const std::function<
   const std::size_t words = copy_bytes / 4;
   for (std::size_t i = 0; i < words; ++i) from[i] = std::uint32_t(i * 2654435761u) | 1u;
   for (const CopyMethod method : {CopyMethod::memcpy, CopyMethod::vector, CopyMethod::stream}) {
-    const double seconds = fastest([&] { parallel_copy(method, to.get(), from.get(), copy_bytes, threads); });
+    const double seconds =
+        fastest(repetitions, [&] { parallel_copy(method, to.get(), from.get(), copy_bytes, threads); });
     const double rate = 2 * double(copy_bytes) / seconds;
     if (rate > rates.bandwidth) {
       rates.bandwidth = rate;
@@ -198,9 +217,9 @@ HostRates measure_host(int threads, std::size_t copy_bytes, const std::function<
     }
     progress(0.2 * (1 + int(method)));
   }
-  rates.fma_f32 = fma_rate(threads, HWY_DYNAMIC_DISPATCH(FmaF32), HWY_DYNAMIC_DISPATCH(LanesF32)());
+  rates.fma_f32 = fma_rate(threads, repetitions, HWY_DYNAMIC_DISPATCH(FmaF32), HWY_DYNAMIC_DISPATCH(LanesF32)());
   progress(0.8);
-  rates.fma_f64 = fma_rate(threads, HWY_DYNAMIC_DISPATCH(FmaF64), HWY_DYNAMIC_DISPATCH(LanesF64)());
+  rates.fma_f64 = fma_rate(threads, repetitions, HWY_DYNAMIC_DISPATCH(FmaF64), HWY_DYNAMIC_DISPATCH(LanesF64)());
   progress(1);
   return rates;
 }

@@ -23,16 +23,20 @@ struct HostRates {
   double fma_f64 = 0;
 };
 
+// Threads a call with Options::threads = 0 uses.
+int all_threads();
+
 // How the rates are measured, in sentences, for reports.
-std::string host_rates_method(std::size_t copy_bytes);
+std::string host_rates_method(std::size_t copy_bytes, int repetitions);
 // Bytes copied per pass: 512 MiB, or a sixteenth of the memory if that is less. The buffers are far larger than L2;
 // on machines with hundreds of MiB of L3 a part may stay there, as it does for the layer's tensors.
 std::size_t default_copy_bytes();
 
-// `progress` is called with a fraction done in 0..1.
-HostRates measure_host(int threads, std::size_t copy_bytes, const std::function<void(double)>& progress);
+// `progress` is called with a fraction done in 0..1. Throws std::bad_alloc.
+HostRates measure_host(int threads, std::size_t copy_bytes, int repetitions,
+                       const std::function<void(double)>& progress);
 
-std::string cpu_name();         // from /proc/cpuinfo, or "unknown CPU"
+std::string cpu_name();          // from /proc/cpuinfo, or "unknown CPU"
 std::string simd_target_name();  // what the multiply-adds ran on: "AVX3", "NEON", ...
 
 Machine to_machine(const HostRates& rates);

@@ -1,8 +1,8 @@
 // `list`: the backends of this build and whether they can run here.
 #include <fmt/format.h>
 
-#include "wtconv/command.hpp"
-#include "wtconv/terminal.hpp"
+#include "command.hpp"
+#include "terminal.hpp"
 
 namespace wtconv::tool {
 namespace {
@@ -25,7 +25,7 @@ int run(bool json) {
                why});
   }
   if (json) {
-    print(Json{{"backends", out}});
+    print_json(Json{{"backends", out}});
   } else {
     print(table.text());
     print("\nIn order of preference: a call takes the first that can run its problem.\n");

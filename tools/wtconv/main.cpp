@@ -5,13 +5,13 @@
 #include <exception>
 #include <new>
 
-#include "wtconv/command.hpp"
+#include "command.hpp"
 #include "wtconv/version.hpp"
 
 namespace wtconv::tool {
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-void print(const Json& json) { print(json.dump(2) + "\n"); }
+void print_json(const Json& json) { print(json.dump(2) + "\n"); }
 
 void add_json(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "Print JSON on standard output, for machines");
@@ -41,7 +41,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", WTCONV_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "A CASE is one line such as n64c96h56w56k5l5_f32: batch, channels, height, width, kernel, levels, dtype; options\n"
+      "A CASE is one line such as n64c96h56w56k5l5_f32: batch, channels, height, width, kernel, levels, dtype; "
+      "options\n"
       "follow after underscores: _s2 (stride), _nhwc, _nobias, ... Exit codes: 0 all well, 1 a check failed, 2 bad\n"
       "usage or input. 'wtconv COMMAND --help' explains a command.");
   Command chosen;

@@ -1,4 +1,4 @@
-#include "wtconv/terminal.hpp"
+#include "terminal.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -109,9 +109,8 @@ void Progress::update(double fraction, const std::string& note) {
   drawn_ = true;
   constexpr int cells = 24;
   const int full = std::clamp(int(std::lround(fraction * cells)), 0, cells);
-  const std::string line =
-      fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f}%  {:.0f} s left  {}", what_, "", full, "", cells - full, 100 * fraction,
-                  std::max(0.0, total - elapsed), note);
+  const std::string line = fmt::format("{} [{:#<{}}{:.<{}}] {:3.0f}%  {:.0f} s left  {}", what_, "", full, "",
+                                       cells - full, 100 * fraction, std::max(0.0, total - elapsed), note);
   std::fputs(("\r" + line.substr(0, 79) + "\x1b[K").c_str(), stderr);
   std::fflush(stderr);
 }
@@ -119,7 +118,8 @@ void Progress::update(double fraction, const std::string& note) {
 std::string seconds_text(double seconds) {
   if (seconds >= 0.9995) return three_digits(seconds) + " s";
   if (seconds >= 0.9995e-3) return three_digits(seconds * 1e3) + " ms";
-  return three_digits(seconds * 1e6) + " us";
+  if (seconds >= 0.9995e-6 || seconds == 0) return three_digits(seconds * 1e6) + " us";
+  return three_digits(seconds * 1e9) + " ns";
 }
 
 std::string bytes_text(double bytes) {
