@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "harness/case.hpp"
 #include "wtconv/backend.hpp"
 #include "wtconv/io_model.hpp"
 
@@ -44,6 +46,17 @@ void add_compare(CLI::App& app, Command& chosen);
 void add_json(CLI::App& command, bool& json);
 void add_threads(CLI::App& command, int& threads);
 void add_backend(CLI::App& command, std::string& backend);
+void add_pass(CLI::App& command, std::string& pass);  // "forward", "backward" or "step", which is both
+void add_reformulations(CLI::App& command, Reformulations& reformulations);
+
+// Cases as arguments and --cases FILE.
+struct CaseArguments {
+  std::vector<std::string> texts;
+  std::string file;
+};
+void add_cases(CLI::App& command, CaseArguments& arguments);
+// At least one case, or an Error.
+std::vector<harness::Case> parse(const CaseArguments& arguments);
 
 // The rates of this host for a number of threads (0: all): from a file that `model --measure-host --json` wrote, or, if
 // the name is empty, measured now. A quick measurement copies less and repeats less.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "command.hpp"
+#include "core/parallel.hpp"
 #include "host_rates.hpp"
 #include "images/files.hpp"
 #include "terminal.hpp"
@@ -38,7 +39,7 @@ Machine from_file(const std::string& path, int threads) {
 }  // namespace
 
 Machine host_machine(int threads, const std::string& host_file, Effort effort) {
-  if (threads == 0) threads = all_threads();
+  if (threads == 0) threads = thread_count(0);
   if (!host_file.empty()) return from_file(host_file, threads);
   Progress progress("measuring this host");
   return to_machine(

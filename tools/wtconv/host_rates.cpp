@@ -8,9 +8,7 @@
 #include <fstream>
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "core/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "host_rates.cpp"
@@ -107,13 +105,6 @@ HWY_EXPORT(CopyVector);
 HWY_EXPORT(CopyStream);
 HWY_EXPORT(Target);
 
-// One call on each of the threads that OpenMP lends the backends too. Without OpenMP one thread does all the work.
-template <class F>
-void on_threads(int threads, F&& f) {
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; ++t) f(t);
-}
-
 constexpr int chains = 14;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -137,7 +128,7 @@ double fma_rate(int threads, int repetitions, double (*run)(std::int64_t, double
   volatile double m = 0.75, sink = 0;  // opaque to the compiler
   const double seconds = fastest(repetitions, [&] {
     std::vector<double> sums(threads);
-    on_threads(threads, [&](int task) { sums[task] = run(steps, m); });
+    parallel_for(threads, threads, [&](std::int64_t task, int) { sums[task] = run(steps, m); });
     for (double s : sums) sink = sink + s;
   });
   return double(threads) * double(steps) * chains * double(lanes) / seconds;
@@ -161,7 +152,7 @@ void parallel_copy(CopyMethod method, void* to, const void* from, std::size_t n,
   auto* const t = static_cast<std::uint8_t*>(to);
   const auto* const f = static_cast<const std::uint8_t*>(from);
   const std::size_t share = ((n + threads - 1) / threads + 4095) / 4096 * 4096;
-  on_threads(threads, [&](int task) {
+  parallel_for(threads, threads, [&](std::int64_t task, int) {
     const std::size_t begin = std::min(n, std::size_t(task) * share), size = std::min(n - begin, share);
     switch (method) {
       case CopyMethod::memcpy:
@@ -175,14 +166,6 @@ void parallel_copy(CopyMethod method, void* to, const void* from, std::size_t n,
         break;
     }
   });
-}
-
-int all_threads() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
 }
 
 std::string host_rates_method(std::size_t copy_bytes, int repetitions) {

@@ -23,9 +23,6 @@ struct HostRates {
   double fma_f64 = 0;
 };
 
-// Threads a call with Options::threads = 0 uses.
-int all_threads();
-
 // How the rates are measured, in sentences, for reports.
 std::string host_rates_method(std::size_t copy_bytes, int repetitions);
 // Bytes copied per pass: 512 MiB, or a sixteenth of the memory if that is less. The buffers are far larger than L2;

@@ -1,6 +1,7 @@
 // The command-line tool. This file knows the commands' names and exit codes, nothing of what they do.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -20,12 +21,43 @@ void add_threads(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "Host threads (default: all)")->check(CLI::Range(1, 1024));
 }
 void add_backend(CLI::App& command, std::string& backend) {
-  command.add_option("--backend", backend, "Backend to use (default: the first that can run; see 'list')");
+  command.add_option("--backend", backend, "Backend to use (default: the first that can run; see 'list')")
+      ->type_name("NAME");
+}
+void add_pass(CLI::App& command, std::string& pass) {
+  pass = "step";
+  command.add_option("--pass", pass, "forward, backward or step (both)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"forward", "backward", "step"}));
+}
+void add_reformulations(CLI::App& command, Reformulations& r) {
+  command.add_flag("--recompute-analysis", r.recompute_analysis, "unfused: form bands inside the convolution")
+      ->group("Published reformulations");
+  command.add_flag("--collapse-synthesis", r.collapse_synthesis, "unfused: one synthesis pass over all levels")
+      ->group("Published reformulations");
+  command.add_flag("--fold-scales", r.fold_scales, "unfused: scale weights instead of outputs")
+      ->group("Published reformulations");
+}
+void add_cases(CLI::App& command, CaseArguments& a) {
+  command.add_option("CASE", a.texts, "Problems, such as n64c96h56w56k5l5_f32");
+  command.add_option("--cases", a.file, "Also the cases of this file, one a line")->type_name("FILE");
+}
+std::vector<harness::Case> parse(const CaseArguments& a) {
+  std::vector<harness::Case> cases;
+  for (const std::string& text : a.texts) require(harness::parse_case(text, cases.emplace_back()));
+  if (!a.file.empty()) {
+    std::vector<harness::Case> more;
+    require(harness::read_cases(a.file, more));
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
+  if (cases.empty()) throw Error("no CASE is given, nor --cases FILE");
+  return cases;
 }
 void add_host_file(CLI::App& command, std::string& path) {
   command.add_option("--host-file", path,
                      "Take this host's rates from a file that 'model --measure-host --json' wrote, instead of "
-                     "measuring them");
+                     "measuring them")
+      ->type_name("FILE");
 }
 
 namespace {
@@ -44,10 +76,14 @@ int run(int argc, char** argv) {
       "A CASE is one line such as n64c96h56w56k5l5_f32: batch, channels, height, width, kernel, levels, dtype; "
       "options\n"
       "follow after underscores: _s2 (stride), _nhwc, _nobias, ... Exit codes: 0 all well, 1 a check failed, 2 bad\n"
-      "usage or input. 'wtconv COMMAND --help' explains a command.");
+      "usage or input. 'wtconv COMMAND --help' explains a command.\n");
   Command chosen;
   for (const auto add : {add_list, add_explain, add_check, add_bench, add_model, add_run, add_compare}) {
     add(app, chosen);
+  }
+  if (argc > 1 && argv[1][0] != '-' &&
+      app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == argv[1]; }).empty()) {
+    return complain(fmt::format("no command '{}' (see 'wtconv --help')", argv[1]));
   }
   try {
     app.parse(argc, argv);
@@ -55,7 +91,9 @@ int run(int argc, char** argv) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     std::string command = "wtconv";
     for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
-    return complain(fmt::format("{} (see '{} --help')", e.what(), command));
+    std::string what = e.what();
+    std::replace(what.begin(), what.end(), '\n', ' ');
+    return complain(fmt::format("{} (see '{} --help')", what, command));
   }
   try {
     return chosen();

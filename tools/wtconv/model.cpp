@@ -4,6 +4,7 @@
 #include <array>
 
 #include "command.hpp"
+#include "core/parallel.hpp"
 #include "harness/case.hpp"
 #include "host_rates.hpp"
 #include "terminal.hpp"
@@ -15,7 +16,7 @@ constexpr std::array formulations{Formulation::reference, Formulation::published
 constexpr int table_levels = 5;
 
 struct Arguments {
-  std::vector<std::string> cases;
+  CaseArguments cases;
   std::vector<std::string> machines;
   bool measure_host = false;
   std::string host_file;
@@ -190,12 +191,12 @@ std::vector<Machine> chosen_machines(const std::vector<std::string>& names) {
 
 int run(const Arguments& a) {
   std::vector<harness::Case> cases;
-  for (const std::string& text : a.cases) require(harness::parse_case(text, cases.emplace_back()));
+  if (!a.cases.texts.empty() || !a.cases.file.empty()) cases = parse(a.cases);
   std::vector<Machine> machines = chosen_machines(a.machines);
   Json host;
   if (a.measure_host) {
     std::vector<int> counts{1};
-    for (int n : {all_threads(), a.threads}) {
+    for (int n : {thread_count(0), a.threads}) {
       if (n > 0 && std::find(counts.begin(), counts.end(), n) == counts.end()) counts.push_back(n);
     }
     host = measure_host_json(counts, Effort::full);
@@ -225,16 +226,17 @@ int run(const Arguments& a) {
 }  // namespace
 
 void add_model(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("model", "Bytes, multiply-adds and the time a roofline predicts");
+  CLI::App* command =
+      app.add_subcommand("model", "Bytes, multiply-adds and the time a roofline predicts, of cases or in general");
   const auto a = std::make_shared<Arguments>();
-  command->add_option("CASE", a->cases, "Problems; without any, the published counts and the known machines");
+  add_cases(*command, a->cases);
   command->add_option("--machine", a->machines, "Only this machine (may be given more than once)")->expected(1);
   command->add_flag("--measure-host", a->measure_host,
                     "Measure this host's copy bandwidth and multiply-adds, on one thread and on all");
   add_host_file(*command, a->host_file);
   add_threads(*command, a->threads);
   add_json(*command, a->json);
-  command->footer("Save this host's rates for the other commands: wtconv model --measure-host --json > host.json");
+  command->footer("Save this host's rates for the other commands: wtconv model --measure-host --json > host.json\n");
   command->callback([&chosen, a] { chosen = [a] { return run(*a); }; });
 }
 

@@ -1,7 +1,5 @@
 #include "command.hpp"
 namespace wtconv::tool {
-void add_explain(CLI::App&, Command&) {}
-void add_check(CLI::App&, Command&) {}
 void add_bench(CLI::App&, Command&) {}
 void add_run(CLI::App&, Command&) {}
 void add_compare(CLI::App&, Command&) {}

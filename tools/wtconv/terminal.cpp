@@ -94,8 +94,12 @@ std::string wrapped(const std::string& text, int indent, int width) {
 
 Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO)) {}
 
-Progress::~Progress() {
-  if (drawn_) std::fputs("\r\x1b[K", stderr);
+Progress::~Progress() { clear(); }
+
+void Progress::clear() {
+  if (!drawn_) return;
+  std::fputs("\r\x1b[K", stderr);
+  last_ = {};
 }
 
 void Progress::update(double fraction, const std::string& note) {

@@ -46,6 +46,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void update(double fraction, const std::string& note = "");
+  void clear();  // before a line is printed; the next update draws again
 
  private:
   using Clock = std::chrono::steady_clock;
