@@ -123,7 +123,7 @@ void add_check(CLI::App& app, Command& chosen) {
   command->add_flag("--quiet", a->quiet, "Print failures and a summary only");
   add_json(*command, a->json);
   command->footer(
-      "Exit code 1 if a check fails; each failure prints the first bad element and the command that reruns it.");
+      "Exit code 1 if a check fails; each failure prints the first bad element and the command that reruns it.\n");
   command->callback([&chosen, a] { chosen = [a] { return run(*a); }; });
 }
 

@@ -54,9 +54,10 @@ std::vector<harness::Case> parse(const CaseArguments& a) {
   return cases;
 }
 void add_host_file(CLI::App& command, std::string& path) {
-  command.add_option("--host-file", path,
-                     "Take this host's rates from a file that 'model --measure-host --json' wrote, instead of "
-                     "measuring them")
+  command
+      .add_option("--host-file", path,
+                  "Take this host's rates from a file that 'model --measure-host --json' wrote, instead of "
+                  "measuring them")
       ->type_name("FILE");
 }
 
@@ -78,7 +79,7 @@ int run(int argc, char** argv) {
       "follow after underscores: _s2 (stride), _nhwc, _nobias, ... Exit codes: 0 all well, 1 a check failed, 2 bad\n"
       "usage or input. 'wtconv COMMAND --help' explains a command.\n");
   Command chosen;
-  for (const auto add : {add_list, add_explain, add_check, add_bench, add_model, add_run, add_compare}) {
+  for (const auto add : {add_list, add_explain, add_check, add_bench, add_model}) {
     add(app, chosen);
   }
   if (argc > 1 && argv[1][0] != '-' &&

@@ -9,7 +9,9 @@ namespace wtconv::tool {
 
 void time_in_rounds(std::vector<Timed*> functions, const Rounds& rounds, const std::function<void(double)>& progress) {
   using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
   for (Timed* f : functions) require(f->run());
   const auto begin = Clock::now();
   for (int round = 0; round < rounds.most; ++round) {
