@@ -7,6 +7,7 @@ them, and a layer whose filters are not Haar's takes the path of this module.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 
@@ -18,6 +19,14 @@ from wtconv import reference
 # Far above the rounding of any dtype (1/2 is exact in all, 1/sqrt(2) within 4e-3 in bf16), far below another wavelet.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
 
+
+# The layer was published in three layouts. These names of the later two (CUDA and Triton; Metal) mean these of the first.
+_NAMES_OF_OTHER_LAYOUTS = {
+    r"base_(weight|bias)": r"base_conv.\1",
+    r"base_scale": r"base_scale.weight",
+    r"wt_weights\.(\d+)": r"wavelet_convs.\1.weight",
+    r"(?:wt|wavelet)_scales\.(\d+)": r"wavelet_scale.\1.weight",
+}
 
 _notice_given = False
 
@@ -38,6 +47,14 @@ def notice(layer: str, reason: str) -> None:
         SlowPathNotice,
         stacklevel=3,
     )
+
+
+def canonical_name(name: str) -> str:
+    """The first layout's name of a parameter of a public layer; other names stay."""
+    for pattern, replacement in _NAMES_OF_OTHER_LAYOUTS.items():
+        if match := re.fullmatch(pattern, name):
+            return match.expand(replacement)
+    return name
 
 
 def is_haar(wt_filter: Tensor, iwt_filter: Tensor) -> bool:
@@ -97,7 +114,16 @@ class WaveletFilters(nn.Module):
         return self._haar
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        # Early versions of the public layer stored their stride as a filter of ones.
+        # What is loaded is this module's own copy of the dictionary, and its parts are loaded from it next.
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            name = key[len(prefix) :]
+            if canonical_name(name) != name:
+                state_dict[prefix + canonical_name(name)] = state_dict.pop(key)
+                # The later layouts hold no filters: they know Haar only.
+                if self.has_haar_filters():
+                    state_dict.setdefault(prefix + "wt_filter", self.wt_filter.detach())
+                    state_dict.setdefault(prefix + "iwt_filter", self.iwt_filter.detach())
+        # Early versions of the first layout kept their stride as a filter of ones.
         stride_filter = state_dict.get(prefix + "stride_filter")
         if stride_filter is not None and bool((stride_filter == 1).all()):
             del state_dict[prefix + "stride_filter"]
