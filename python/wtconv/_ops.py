@@ -7,10 +7,14 @@ calls of the same two operators with other arguments, and no further kernels exi
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import _C, Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import register_flop_formula
 
@@ -113,7 +117,23 @@ def _(dy, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, 
     return dx + [_empty_gradient(p) for i, p in enumerate(parameters, 1) if mask >> i & 1]
 
 
-# Gradients.
+# Gradients. The formulas work on flat lists [x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale].
+#
+# torch.library.register_autograd would do, but takes 60 us a call to handle arguments that are lists of tensors. So its
+# work is done here: kernels for the Autograd key that call functions of flat arguments.
+
+
+def _grouped(flat) -> tuple:
+    """The arguments of the operators from a flat list."""
+    levels = (len(flat) - 4) // 2
+    return (*flat[:4], list(flat[4 : 4 + levels]), list(flat[4 + levels :]))
+
+
+def _mask(needed) -> int:
+    mask = 0
+    for i, asked in enumerate(needed):
+        mask |= asked << i
+    return mask
 
 
 def _unpack(results: list[Tensor], mask: int, count: int) -> list[Tensor | None]:
@@ -121,105 +141,132 @@ def _unpack(results: list[Tensor], mask: int, count: int) -> list[Tensor | None]
     return [next(results) if mask >> i & 1 else None for i in range(count)]
 
 
-def _mask(needed) -> int:
-    return sum(1 << i for i, asked in enumerate(needed) if asked)
+def _replacements(inputs, tangents):
+    """The operator's derivative in a direction is a sum of the operator at other inputs: (replaced slots, inputs) each.
+
+    y is a sum of products of an image (x), a filter (a weight, or the bias) and a scale. The product rule replaces one
+    kind of factor by its tangents at a time; factors without a tangent are replaced by zeros.
+    """
+    count = len(inputs)
+    levels = (count - 4) // 2
+    for slots in ([0], [1, 2, *range(4, 4 + levels)], [3, *range(4 + levels, count)]):
+        if all(tangents[i] is None for i in slots):
+            continue
+        replaced = list(inputs)
+        for i in slots:
+            if inputs[i] is not None:
+                replaced[i] = tangents[i] if tangents[i] is not None else torch.zeros_like(inputs[i])
+        if slots == [0]:
+            replaced[2] = None  # the bias's term has no image
+        yield slots, replaced
 
 
-def _grouped(flat: list) -> tuple:
-    """(x, base_weight, base_bias, base_scale, [wavelet_weight], [wavelet_scale]) of a flat list."""
-    levels = (len(flat) - 4) // 2
-    return (*flat[:4], list(flat[4 : 4 + levels]), list(flat[4 + levels :]))
+def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
 
 
-class _Forward(torch.autograd.Function):
-    """forward with its gradient, on flat arguments: torch.library.register_autograd takes lists of tensors, but spends
-    60 us a call on them."""
-
+class _Forward(_SingleLevelFunction):
     @staticmethod
-    def forward(ctx, keyset, stride, backend, *tensors):
-        ctx.save_for_backward(*tensors)
+    def forward(ctx, keyset, stride, backend, *inputs):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
         ctx.stride, ctx.backend = stride, backend
-        with _C._AutoDispatchBelowAutograd():
-            return _forward.redispatch(keyset, *_grouped(tensors), stride, backend)
+        with _below_autograd():
+            return _forward.redispatch(keyset, *_grouped(inputs), stride, backend)
 
     @staticmethod
     def backward(ctx, dy):
-        saved = ctx.saved_tensors
+        inputs = ctx.saved_tensors
         mask = _mask(ctx.needs_input_grad[3:])
-        results = _backward(dy, *_grouped(saved), ctx.stride, mask, ctx.backend)
-        return (None, None, None, *_unpack(results, mask, len(saved)))
+        results = _backward(dy, *_grouped(inputs), ctx.stride, mask, ctx.backend)
+        return (None, None, None, *_unpack(results, mask, len(inputs)))
 
-
-class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, keyset, stride, mask, backend, dy, *tensors):
+    def jvp(ctx, *tangents):
+        return _derivative_of_forward(ctx, ctx.saved_tensors, tangents[3:])
+
+
+class _Backward(_SingleLevelFunction):
+    @staticmethod
+    def forward(ctx, keyset, stride, mask, backend, dy, *inputs):
+        ctx.save_for_backward(dy, *inputs)
+        ctx.save_for_forward(dy, *inputs)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(dy, *tensors)
         ctx.stride, ctx.mask, ctx.backend = stride, mask, backend
-        with _C._AutoDispatchBelowAutograd():
-            return tuple(_backward.redispatch(keyset, dy, *_grouped(tensors), stride, mask, backend))
+        with _below_autograd():
+            return tuple(_backward.redispatch(keyset, dy, *_grouped(inputs), stride, mask, backend))
 
     @staticmethod
     def backward(ctx, *cotangents):
-        return (None, None, None, None, *_backward_of_backward(ctx, cotangents))
+        """The gradients of <cotangents, the operator's results>, which is <dy, derivative of y in their direction>."""
+        dy, *inputs = ctx.saved_tensors
+        tangents = _unpack(cotangents, ctx.mask, len(inputs))
+        need_dy, *need = ctx.needs_input_grad[4:]
+        ddy = _derivative_of_forward(ctx, inputs, tangents) if need_dy else None
+        return (None, None, None, None, ddy, *_derivative_of_backward(ctx, dy, inputs, tangents, _mask(need)))
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        dy, *inputs = ctx.saved_tensors
+        ddy, *tangents = tangents[4:]
+        results = _derivative_of_backward(ctx, dy, inputs, tangents, ctx.mask)
+        if ddy is not None:
+            more = _backward(ddy, *_grouped(inputs), ctx.stride, ctx.mask, ctx.backend)
+            results = [_add(a, b) for a, b in zip(results, _unpack(more, ctx.mask, len(inputs)))]
+        return tuple(
+            torch.zeros_like(inputs[i]) if results[i] is None else results[i]
+            for i in range(len(inputs))
+            if ctx.mask >> i & 1
+        )
 
 
-def _backward_of_backward(ctx, cotangents):
-    """The gradients of <cotangents, backward(dy, x, p)> with respect to dy, x and every parameter.
+def _derivative_of_forward(ctx, inputs, tangents):
+    total = None
+    for _, replaced in _replacements(inputs, tangents):
+        total = _add(total, _forward(*_grouped(replaced), ctx.stride, ctx.backend))
+    return total
 
-    With phi(dy, x, p) = <dy, forward(x, p)> the operator gives d phi / d(x, p); psi = <cotangents, those>.
 
-    psi is phi with one factor replaced by its cotangent, summed over the factors. A term of phi is a product of an image
-    (x), a filter (weight or bias) and a scale, so there are three such replacements, and the gradients of each are those
-    of phi there, but for the factor that was replaced.
-    """
-    dy, *saved = ctx.saved_tensors
-    count = len(saved)
-    levels = (count - 4) // 2
-    g = _unpack(cotangents, ctx.mask, count)
-    need_dy, *need = ctx.needs_input_grad[4:]
-    image, scales = [0], [3, *range(4 + levels, count)]
-    filters = [1, 2, *range(4, 4 + levels)]
+def _derivative_of_backward(ctx, dy, inputs, tangents, mask) -> list[Tensor | None]:
+    """The gradient with respect to a factor, in the direction of the others' tangents: it does not depend on itself."""
+    total = [None] * len(inputs)
+    for slots, replaced in _replacements(inputs, tangents):
+        there = mask & _mask(i not in slots and replaced[i] is not None for i in range(len(inputs)))
+        if there:
+            results = _backward(dy, *_grouped(replaced), ctx.stride, there, ctx.backend)
+            total = [_add(a, b) for a, b in zip(total, _unpack(results, there, len(inputs)))]
+    return total
 
-    def replaced(slots):
-        """`saved` with these slots replaced by their cotangents, zeros where there is none."""
-        inputs = list(saved)
-        for i in slots:
-            if saved[i] is not None:
-                inputs[i] = g[i] if g[i] is not None else torch.zeros_like(saved[i])
-        return inputs
 
-    ddy, gradients = None, [None] * count
+@contextmanager
+def _below_autograd():
+    with _C._AutoDispatchBelowAutograd():
+        if not _C._are_functorch_transforms_active():
+            yield
+        else:  # an autograd.Function turns gradients off in its forward, but the next level of torch.func records there
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+                yield
 
-    def accumulate(old, new):
-        return new if old is None else old + new
 
-    for slots in (image, scales, filters):
-        if all(g[i] is None for i in slots):
-            continue
-        inputs = replaced(slots)
-        if slots is image:
-            inputs[2] = None  # the bias's term has no image
-        if need_dy:
-            ddy = accumulate(ddy, _forward(*_grouped(inputs), ctx.stride, ctx.backend))
-        wanted = [i for i in range(count) if need[i] and i not in slots and inputs[i] is not None]
-        if wanted:
-            mask = _mask(i in wanted for i in range(count))
-            results = _unpack(_backward(dy, *_grouped(inputs), ctx.stride, mask, ctx.backend), mask, count)
-            for i in wanted:
-                gradients[i] = accumulate(gradients[i], results[i])
-    return (ddy, *gradients)
+def _apply(function, *arguments):
+    """Records `function`. Inside torch.func's transforms too: there a kernel runs once for each of their levels."""
+    if not _C._are_functorch_transforms_active():
+        return function.apply(*arguments)
+    with enable_single_level_autograd_function():
+        return function.apply(*arguments)
+
+
+def _needs_gradient(tensors) -> bool:
+    return (torch.is_grad_enabled() and _C._any_requires_grad(*tensors)) or forward_ad._current_level >= 0
 
 
 def _autograd_forward(keyset, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
     keyset = keyset & _C._after_autograd_keyset
     tensors = (x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
-    if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
-        return _Forward.apply(keyset, stride, backend, *tensors)
+    if _needs_gradient(tensors):
+        return _apply(_Forward, keyset, stride, backend, *tensors)
     with _C._AutoDispatchBelowAutograd():
-        return _forward.redispatch(
-            keyset, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend
-        )
+        return _forward.redispatch(keyset, *tensors[:4], wavelet_weight, wavelet_scale, stride, backend)
 
 
 def _autograd_backward(
@@ -227,12 +274,10 @@ def _autograd_backward(
 ):
     keyset = keyset & _C._after_autograd_keyset
     tensors = (dy, x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
-    if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
-        return list(_Backward.apply(keyset, stride, mask, backend, *tensors))
+    if _needs_gradient(tensors):
+        return list(_apply(_Backward, keyset, stride, mask, backend, *tensors))
     with _C._AutoDispatchBelowAutograd():
-        return _backward.redispatch(
-            keyset, dy, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, mask, backend
-        )
+        return _backward.redispatch(keyset, *tensors[:5], wavelet_weight, wavelet_scale, stride, mask, backend)
 
 
 _library = torch.library.Library("wtconv", "IMPL")  # lives as long as the process
