@@ -56,7 +56,7 @@ struct Problem {
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-// invalid_argument with the first value that is out of range, also when an element count would pass 2^62.
+// invalid_argument with the first value that is out of range, also when x would have more than 2^48 elements.
 Status validate(const Problem& problem);
 // "n64c96h56w56k5l5_f32", with "_s2" when the stride is not 1: the case grammar's head.
 std::string to_string(const Problem& problem);

@@ -40,12 +40,12 @@ Status validate(const Problem& p) {
        }) {
     if (!s.ok()) return s;
   }
-  // Every offset in bytes then fits an int64 with room for padding.
-  constexpr std::int64_t limit = std::int64_t{1} << 58;
+  // Beyond any memory, and small enough that no count that is made from it (parameters, bytes, workspace) overflows.
+  constexpr std::int64_t limit = std::int64_t{1} << 48;
   std::int64_t count = p.channels;
   for (std::int64_t extent : {p.height, p.width, p.batch ? p.batch : 1}) {
     if (count > limit / extent) {
-      return {StatusCode::invalid_argument, "batch * channels * height * width must be at most 2^58 elements, got " +
+      return {StatusCode::invalid_argument, "batch * channels * height * width must be at most 2^48 elements, got " +
                                                 std::to_string(p.batch) + " * " + std::to_string(p.channels) + " * " +
                                                 std::to_string(p.height) + " * " + std::to_string(p.width)};
     }

@@ -1,6 +1,7 @@
 #include "wtconv/tensor.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace wtconv {
 
@@ -59,9 +60,14 @@ Range range_of(const ConstTensorView& v) {
 bool can_reach(const Term* term, const Term* end, std::int64_t low, std::int64_t high, int& budget) {
   if (--budget < 0) return true;
   if (term == end) return low <= 0 && 0 <= high;
-  std::int64_t rest = 0;
-  for (const Term* t = term + 1; t != end; ++t) rest += t->stride * (t->extent - 1);
+  std::int64_t rest = 0, divisor = term->stride;
+  for (const Term* t = term + 1; t != end; ++t) {
+    rest += t->stride * (t->extent - 1);
+    divisor = std::gcd(divisor, t->stride);
+  }
   if (high < 0 || low > rest + term->stride * (term->extent - 1)) return false;
+  // Only multiples of the strides' common divisor: even and odd columns never meet.
+  if (low > 0 && (low - 1) / divisor == high / divisor) return false;
   const std::int64_t first = std::max<std::int64_t>(0, (low - rest + term->stride - 1) / term->stride);
   const std::int64_t last = std::min<std::int64_t>(term->extent - 1, high / term->stride);
   for (std::int64_t i = first; i <= last; ++i) {
@@ -136,6 +142,16 @@ bool may_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   add(a, ea);
   add(b, eb);
   std::sort(terms.begin(), terms.begin() + n, [](Term x, Term y) { return x.stride > y.stride; });
+  // Equal strides (of a and b) count as one longer term.
+  int merged = 0;
+  for (int i = 0; i < n; ++i) {
+    if (merged > 0 && terms[merged - 1].stride == terms[i].stride) {
+      terms[merged - 1].extent += terms[i].extent - 1;
+    } else {
+      terms[merged++] = terms[i];
+    }
+  }
+  n = merged;
   int budget = search_budget;
   return can_reach(terms.data(), terms.data() + n, target - (ea - 1), target + (eb - 1), budget);
 }

@@ -32,8 +32,8 @@ Status check_shape(const std::string& name, const ConstTensorView& v, std::initi
 }
 
 Status check_strides(const std::string& name, const ConstTensorView& v) {
-  // The whole reach in bytes must fit an int64.
-  constexpr std::int64_t limit = std::int64_t{1} << 59;
+  // The reach of two views together, in bytes, must fit an int64.
+  constexpr std::int64_t limit = std::int64_t{1} << 57;
   std::int64_t reach = 0;
   for (int d = 0; d < v.rank; ++d) {
     const std::int64_t s = v.strides[d], n = v.extents[d] > 0 ? v.extents[d] - 1 : 0;
@@ -41,7 +41,7 @@ Status check_strides(const std::string& name, const ConstTensorView& v) {
     if (s > limit / n || s < -(limit / n)) return invalid(name + " has a stride out of range: " + to_string(v));
     reach += (s < 0 ? -s : s) * n;
   }
-  return reach <= limit ? Status{} : invalid(name + " reaches past 2^59 elements: " + to_string(v));
+  return reach <= limit ? Status{} : invalid(name + " reaches past 2^57 elements: " + to_string(v));
 }
 
 Status check_image(const std::string& name, const ConstTensorView& v, const Problem& p, std::int64_t h,
@@ -101,10 +101,12 @@ Status check_parameters(const Problem& p, const Parameters& parameters, std::vec
 
 Status check_outputs(const std::vector<Named<ConstTensorView>>& inputs,
                      const std::vector<Named<ConstTensorView>>& outputs, const Workspace& workspace) {
+  // In elements of two bytes, rounded up, and no larger than what check_strides allows.
+  const std::size_t elements = std::min((workspace.bytes - workspace.bytes / 2), std::size_t{1} << 57);
   const ConstTensorView scratch{.data = workspace.data,
                                 .dtype = DType::f16,
                                 .rank = 1,
-                                .extents = {static_cast<std::int64_t>(workspace.bytes / 2)},
+                                .extents = {static_cast<std::int64_t>(elements)},
                                 .strides = {1}};
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& out = outputs[i];
