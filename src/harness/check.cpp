@@ -235,7 +235,7 @@ void merge(ChannelError& into, const ChannelError& e) {
 std::string degenerate(const Judge& j, const ChannelError& e, bool is_image) {
   if (j.c.problem.batch == 0) return {};
   if (is_image && e.counted == 0) return e.error.name + " depends on nothing but zeros: such data check nothing";
-  if (e.counted >= 16 && e.zeros * 4 > e.counted * 3) {
+  if (is_image && e.counted >= 16 && e.zeros * 4 > e.counted * 3) {
     return std::to_string(e.zeros) + " of " + std::to_string(e.counted) + " elements of " + e.error.name +
            " that should not vanish are zero";
   }

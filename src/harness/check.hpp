@@ -15,7 +15,7 @@
 // The exact check (Fill::exact) allows nothing: every element must have the expected bits (+0 and -0 count as equal).
 //
 // Beside the values: the named backend is the one that ran; outputs are poisoned with nans before; nothing outside the
-// outputs is written, inputs included; data that are mostly zeros fail, for they check nothing.
+// outputs is written, inputs included; a y or dx that is mostly zeros fails, for it checks nothing.
 #pragma once
 
 #include <cstdint>

@@ -277,7 +277,7 @@ void fill(Tensors& tensors, Fill how, std::uint64_t seed) {
       tensors.parameters);
 }
 
-void register_memory(Device device, Memory& memory) { memories()[device] = &memory; }
+void register_memory(Device device, Memory* memory) { memories()[device] = memory; }
 
 Parameters views(const ParameterSet<Tensor>& parameters) {
   Parameters v;

@@ -131,7 +131,8 @@ class Memory {
   // Waits for all work on the stream.
   virtual Status download(void* host, const void* device, std::size_t bytes, void* stream) = 0;
 };
-void register_memory(Device device, Memory& memory);
+// Null takes it back.
+void register_memory(Device device, Memory* memory);
 
 // Calls wtconv::forward and backward on tensors where the backend works: in place on the host, else on copies of the
 // whole buffers, guard bands included, which are copied back after each call. The workspace has guard bands too.
