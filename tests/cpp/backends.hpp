@@ -1,0 +1,88 @@
+// The backends under test: every host backend the registry holds, and each setting of `unfused`'s switches.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "harness/check.hpp"
+#include "wtconv/wtconv.hpp"
+
+namespace wtconv::tests {
+
+// These must be there and must be able to run, or Registry.HasTheExpectedBackends fails. Others that register are
+// tested all the same.
+inline constexpr const char* expected_backends[] = {"cpu", "reference"};
+
+struct BackendUnderTest {
+  std::string backend;
+  Reformulations reformulations{};
+
+  std::string name() const {
+    std::string s = backend;
+    if (reformulations.recompute_analysis) s += "_recompute";
+    if (reformulations.collapse_synthesis) s += "_collapse";
+    if (reformulations.fold_scales) s += "_fold";
+    return s;
+  }
+  Options options(int threads = 0) const {
+    return {.backend = backend, .threads = threads, .reformulations = reformulations};
+  }
+  harness::CheckOptions check_options() const { return {.backend = backend, .reformulations = reformulations}; }
+};
+inline std::ostream& operator<<(std::ostream& out, const BackendUnderTest& b) { return out << b.name(); }
+
+inline std::vector<BackendUnderTest> backends_under_test() {
+  std::vector<BackendUnderTest> list;
+  for (const Backend* b : backends()) {
+    if (b->device() != Device::host) continue;
+    list.push_back({std::string(b->name())});
+    for (int bits = 1; bits < 8 && b->name() == "unfused"; ++bits) {
+      list.push_back({std::string(b->name()), {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}});
+    }
+  }
+  return list;
+}
+
+// Base of the tests that run once for each backend.
+class EachBackend : public testing::TestWithParam<BackendUnderTest> {};
+
+#define WTCONV_EACH_BACKEND(suite)                                                               \
+  INSTANTIATE_TEST_SUITE_P(Each, suite, testing::ValuesIn(wtconv::tests::backends_under_test()), \
+                           [](const auto& info) { return info.param.name(); })
+
+// Runs harness::check with random and with exact data; a failure holds the command that reruns it.
+inline void expect_ok(const BackendUnderTest& backend, const harness::Case& c, std::uint64_t seed = 1) {
+  for (harness::Fill fill : {harness::Fill::random, harness::Fill::exact}) {
+    harness::CheckOptions options = backend.check_options();
+    options.fill = fill;
+    options.seed = seed;
+    const harness::CheckResult result = harness::check(c, options);
+    EXPECT_TRUE(result.ok) << result.message();
+  }
+}
+
+inline harness::Case parsed(const std::string& text) {
+  harness::Case c;
+  const Status s = harness::parse_case(text, c);
+  EXPECT_TRUE(s.ok()) << s.message();
+  return c;
+}
+
+// Tensors of a case, filled.
+inline harness::Tensors tensors_of(const harness::Case& c, harness::Fill fill = harness::Fill::random,
+                                   std::uint64_t seed = 1) {
+  harness::Tensors t;
+  const Status s = harness::make_tensors(c, t);
+  EXPECT_TRUE(s.ok()) << s.message();
+  harness::fill(t, fill, seed);
+  return t;
+}
+
+inline std::string rerun(const BackendUnderTest& backend, const harness::Case& c) {
+  return "\n  see also: " + harness::rerun_command(c, backend.check_options());
+}
+
+}  // namespace wtconv::tests
