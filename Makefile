@@ -48,6 +48,7 @@ nightly: build ## The exhaustive tests, and a minute of fuzzing
 	@$(call test_preset,$(PRESET))
 	@scripts/setup fuzz
 	@$(call build_preset,fuzz)
+	@$(call test_preset,fuzz)
 
 format: ## Format the sources
 	@scripts/setup core
