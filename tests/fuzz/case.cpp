@@ -1,12 +1,12 @@
 // The case grammar: any text is a case, which prints to a line that reads back the same, or an error with a message.
+#include "harness/case.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "harness/case.hpp"
 
 using namespace wtconv;
 

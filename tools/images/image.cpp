@@ -1,28 +1,12 @@
 #include "images/image.hpp"
 
-#include <climits>
+#include <png.h>
+#include <turbojpeg.h>
+
+#include <algorithm>
 #include <memory>
 
 #include "images/files.hpp"
-
-#define STBI_NO_STDIO
-#define STBI_ONLY_PNG
-#define STBI_ONLY_JPEG
-#define STBI_MAX_DIMENSIONS 16384
-#define STB_IMAGE_STATIC
-#define STB_IMAGE_IMPLEMENTATION
-#define STBI_WRITE_NO_STDIO
-#define STB_IMAGE_WRITE_STATIC
-#define STB_IMAGE_WRITE_IMPLEMENTATION
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
-#include <stb/stb_image.h>
-#include <stb/stb_image_write.h>
-#pragma GCC diagnostic pop
-
-static_assert(STBI_MAX_DIMENSIONS == wtconv::images::max_side);
 
 namespace wtconv::images {
 namespace {
@@ -38,44 +22,82 @@ Status read_with(Parse parse, const std::string& path, T& result) {
   return {};
 }
 
+// The header comes first: an absurd size is refused before anything is allocated for it.
+Status check_size(std::int64_t width, std::int64_t height) {
+  if (width >= 1 && height >= 1 && width <= max_side && height <= max_side && width * height <= max_pixels) return {};
+  return bad("it is " + std::to_string(width) + " x " + std::to_string(height) + ", at most " +
+             std::to_string(max_side) + " a side and " + std::to_string(max_pixels) + " pixels are taken");
+}
+
+Status decode_jpeg(std::span<const std::byte> bytes, Image& image) {
+  const std::unique_ptr<void, decltype(&tjDestroy)> jpeg(tjInitDecompress(), &tjDestroy);
+  const auto corrupt = [&] {
+    return bad(std::string("truncated or corrupt JPEG (") + tjGetErrorStr2(jpeg.get()) + ")");
+  };
+  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
+  int width = 0, height = 0, subsampling = 0, colours = 0;
+  if (tjDecompressHeader3(jpeg.get(), data, bytes.size(), &width, &height, &subsampling, &colours)) return corrupt();
+  if (Status s = check_size(width, height); !s.ok()) return s;
+  const int channels = colours == TJCS_GRAY ? 1 : 3;
+  Image result{width, height, channels, std::vector<std::uint8_t>(std::size_t(width) * height * channels)};
+  if (tjDecompress2(jpeg.get(), data, bytes.size(), result.pixels.data(), width, 0, height,
+                    channels == 1 ? TJPF_GRAY : TJPF_RGB, TJFLAG_STOPONWARNING)) {
+    return corrupt();
+  }
+  image = std::move(result);
+  return {};
+}
+
+Status decode_png(std::span<const std::byte> bytes, Image& image) {
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  const std::unique_ptr<png_image, decltype(&png_image_free)> owner(&png, &png_image_free);
+  const auto corrupt = [&] { return bad(std::string("truncated or corrupt PNG (") + png.message + ")"); };
+  if (!png_image_begin_read_from_memory(&png, bytes.data(), bytes.size())) return corrupt();
+  if (Status s = check_size(png.width, png.height); !s.ok()) return s;
+  // Read with alpha and drop it: asked for none, libpng would blend with a background.
+  const int channels = png.format & PNG_FORMAT_FLAG_COLOR ? 3 : 1;
+  png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // samples of 16 bits are as gamma-encoded as those of 8
+  png.format = channels == 3 ? PNG_FORMAT_RGBA : PNG_FORMAT_GA;
+  std::vector<std::uint8_t> pixels(PNG_IMAGE_SIZE(png));
+  if (!png_image_finish_read(&png, nullptr, pixels.data(), 0, nullptr)) return corrupt();
+  auto to = pixels.begin();
+  for (auto from = pixels.begin(); from != pixels.end(); from += channels + 1) to = std::copy_n(from, channels, to);
+  pixels.erase(to, pixels.end());
+  image = {static_cast<int>(png.width), static_cast<int>(png.height), channels, std::move(pixels)};
+  return {};
+}
+
 }  // namespace
 
 Status decode_image(std::span<const std::byte> bytes, Image& image) {
+  constexpr std::uint8_t png_start[] = {0x89, 'P', 'N', 'G'}, jpeg_start[] = {0xff, 0xd8, 0xff};
+  const auto starts_with = [&](std::span<const std::uint8_t> start) {
+    return bytes.size() >= start.size() && std::ranges::equal(std::as_bytes(start), bytes.first(start.size()));
+  };
   image = {};
   if (bytes.empty()) return bad("it is empty");
-  if (bytes.size() > INT_MAX) return bad("it is larger than 2 GiB");
-  const auto* data = reinterpret_cast<const stbi_uc*>(bytes.data());
-  const int size = static_cast<int>(bytes.size());
-  // The header first: an absurd size is refused before anything is allocated for it.
-  int width = 0, height = 0, channels = 0;
-  if (!stbi_info_from_memory(data, size, &width, &height, &channels)) {
-    return bad(std::string("neither PNG nor JPEG (") + stbi_failure_reason() + ")");
-  }
-  if (width < 1 || height < 1 || width > max_side || height > max_side || std::int64_t{width} * height > max_pixels) {
-    return bad("it is " + std::to_string(width) + " x " + std::to_string(height) + ", at most " +
-               std::to_string(max_side) + " a side and " + std::to_string(max_pixels) + " pixels are taken");
-  }
-  const int wanted = channels <= 2 ? 1 : 3;
-  const std::unique_ptr<stbi_uc, decltype(&stbi_image_free)> pixels(
-      stbi_load_from_memory(data, size, &width, &height, &channels, wanted), &stbi_image_free);
-  if (!pixels) return bad(std::string("truncated or corrupt picture (") + stbi_failure_reason() + ")");
-  image = {width, height, wanted, {pixels.get(), pixels.get() + std::size_t(width) * height * wanted}};
-  return {};
+  if (starts_with(png_start)) return decode_png(bytes, image);
+  if (starts_with(jpeg_start)) return decode_jpeg(bytes, image);
+  return bad("neither PNG nor JPEG");
 }
 
 Status read_image(const std::string& path, Image& image) { return read_with(decode_image, path, image); }
 
 Status encode_png(const Image& image, std::vector<std::byte>& bytes) {
-  bytes.clear();
-  const auto append = [](void* context, void* data, int size) {
-    auto* to = static_cast<std::vector<std::byte>*>(context);
-    const auto* from = static_cast<const std::byte*>(data);
-    to->insert(to->end(), from, from + size);
-  };
-  if (!stbi_write_png_to_func(append, &bytes, image.width, image.height, image.channels, image.pixels.data(),
-                              image.width * image.channels)) {
-    return bad("cannot encode a picture of " + std::to_string(image.width) + " x " + std::to_string(image.height));
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = static_cast<png_uint_32>(image.width);
+  png.height = static_cast<png_uint_32>(image.height);
+  png.format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png);
+  bytes.resize(size);
+  if (!png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr)) {
+    bytes.clear();
+    return bad("cannot encode a picture of " + std::to_string(image.width) + " x " + std::to_string(image.height) +
+               " (" + png.message + ")");
   }
+  bytes.resize(size);
   return {};
 }
 
