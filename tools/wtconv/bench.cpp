@@ -87,12 +87,6 @@ std::vector<std::string> rival_names() { return {}; }
 Rival make_rival(const std::string&, const harness::Case&, int, bool) { return {}; }
 #endif
 
-// As many channels as the reference can follow in about a second.
-std::int64_t judged_channels(const Problem& p) {
-  const double plane = double(std::max<std::int64_t>(p.batch, 1)) * double(p.height) * double(p.width);
-  return std::clamp<std::int64_t>(std::int64_t(4e5 / plane), 1, p.channels);
-}
-
 Json to_json(const Summary& s) { return {{"median_seconds", s.median}, {"spread", s.spread}, {"rounds", s.rounds}}; }
 
 class Bench {

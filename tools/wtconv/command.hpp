@@ -40,6 +40,7 @@ void add_check(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_model(CLI::App& app, Command& chosen);
 void add_run(CLI::App& app, Command& chosen);
+void add_compare(CLI::App& app, Command& chosen);
 
 // Options that mean the same in every command that has them.
 void add_json(CLI::App& command, bool& json);

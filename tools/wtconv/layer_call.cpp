@@ -55,6 +55,11 @@ Status LayerCall::backward() {
                           {workspace_.get(), backward_bytes_}, options());
 }
 
+std::int64_t judged_channels(const Problem& p) {
+  const double plane = double(std::max<std::int64_t>(p.batch, 1)) * double(p.height) * double(p.width);
+  return std::clamp<std::int64_t>(std::int64_t(4e5 / plane), 1, p.channels);
+}
+
 CopyCall::CopyCall(std::size_t bytes, int threads)
     : bytes_(bytes), threads_(thread_count(threads)), from_(allocate(bytes)), to_(allocate(bytes)) {
   CopyMethod fastest = method_;

@@ -79,7 +79,7 @@ int run(int argc, char** argv) {
       "follow after underscores: _s2 (stride), _nhwc, _nobias, ... Exit codes: 0 all well, 1 a check failed, 2 bad\n"
       "usage or input. 'wtconv COMMAND --help' explains a command.\n");
   Command chosen;
-  for (const auto add : {add_list, add_explain, add_check, add_bench, add_model, add_run}) {
+  for (const auto add : {add_list, add_explain, add_check, add_bench, add_model, add_run, add_compare}) {
     add(app, chosen);
   }
   if (argc > 1 && argv[1][0] != '-' &&

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "bands.hpp"
 #include "command.hpp"
 #include "images/canvas.hpp"
 #include "images/files.hpp"
@@ -19,7 +20,6 @@ using images::Canvas;
 using images::Color;
 using images::Image;
 
-constexpr std::array<const char*, 4> band_names{"LL", "LH", "HL", "HH"};
 constexpr Color ink{30, 34, 42}, faint{120, 126, 138}, paper{255, 255, 255};
 
 struct Arguments {
@@ -35,61 +35,9 @@ struct Arguments {
   bool json = false;
 };
 
-// A picture of one batch entry: signed values around grey, or 0..1 from black to white. One or three channels.
-Image picture(const std::vector<float>& values, const Problem& p, float low, float high) {
-  const int h = int(p.height), w = int(p.width), channels = p.channels == 3 ? 3 : 1;
-  Image image{w, h, channels, std::vector<std::uint8_t>(std::size_t(h) * w * channels)};
-  for (int c = 0; c < channels; ++c) {
-    const Image plane = images::grey(values.data() + std::size_t(c) * h * w, h, w, low, high);
-    for (std::size_t i = 0; i < plane.pixels.size(); ++i) image.pixels[i * channels + c] = plane.pixels[i];
-  }
-  return image;
-}
-
-float largest(const std::vector<float>& values) {
-  float m = 0;
-  for (float v : values) m = std::max(m, std::abs(v));
-  return m;
-}
-
-// One part of the output: what one band of one level adds to it.
-struct Part {
-  int level, band;
-  bool split;  // the identity's LL of an upper level: shown, but the levels below hold it, so it is not a part of the sum
-  std::vector<float> values;
-};
-
-// The layer is linear in its scales: with all but one off, its output is that band's contribution, at full size. All
-// contributions (and the base's) add up to the output.
-std::vector<Part> contributions(harness::Tensors& t, LayerCall& call, bool identity, std::vector<float>& base) {
-  const Problem& p = t.problem;
-  std::vector<std::vector<float>> scales;
-  for (int l = 1; l <= p.levels; ++l) scales.push_back(get_values(t.parameters.wavelet_scale[l - 1]));
-  const std::vector<float> base_scale = get_values(t.parameters.base_scale);
-  const auto off = [](std::vector<float> v) { return std::vector<float>(v.size(), 0.0f); };
-  for (int l = 1; l <= p.levels; ++l) set_values(t.parameters.wavelet_scale[l - 1], off(scales[l - 1]));
-  require(call.forward());
-  base = get_values(t.y);
-  set_values(t.parameters.base_scale, off(base_scale));
-  std::vector<Part> parts;
-  for (int l = 1; l <= p.levels; ++l) {
-    for (int band = 0; band < 4; ++band) {
-      std::vector<float> only = off(scales[l - 1]);
-      const bool split = identity && band == LL && l < p.levels;
-      for (std::size_t row = band; row < only.size(); row += 4) only[row] = split ? 1 : scales[l - 1][row];
-      set_values(t.parameters.wavelet_scale[l - 1], only);
-      require(call.forward());
-      parts.push_back({l, band, split, get_values(t.y)});
-    }
-    set_values(t.parameters.wavelet_scale[l - 1], off(scales[l - 1]));
-  }
-  for (int l = 1; l <= p.levels; ++l) set_values(t.parameters.wavelet_scale[l - 1], scales[l - 1]);
-  set_values(t.parameters.base_scale, base_scale);
-  return parts;
-}
-
 Image overview(const Image& input, const Image& output, const std::vector<Image>& parts,
-               const std::vector<float>& peaks, const std::string& title, const std::string& subtitle, int levels) {
+               const std::vector<std::string>& captions, const std::string& title, const std::string& subtitle,
+               int levels) {
   const int scale = std::max(1, 168 / std::max(input.width, input.height));
   const double shrink = std::min(1.0, 220.0 / std::max(input.width, input.height));
   const int w = input.width * scale > 220 ? std::max(1, int(input.width * shrink)) : input.width * scale;
@@ -151,10 +99,10 @@ int run(const Arguments& a) {
   double gap = 0;
   for (std::size_t i = 0; i < sum.size(); ++i) gap = std::max(gap, std::abs(sum[i] - double(y[i])));
 
-  const Image input = picture(planes.values, c.problem, 0, 1);
+  const Image input = picture(planes.values.data(), c.problem, 0, 1);
   // The identity's output is a picture again; random filters give signed values.
   const float peak = largest(y);
-  const Image output = a.random ? picture(y, c.problem, -peak, peak) : picture(y, c.problem, 0, 1);
+  const Image output = a.random ? picture(y.data(), c.problem, -peak, peak) : picture(y.data(), c.problem, 0, 1);
   std::vector<std::pair<std::string, Image>> files{{"input.png", input}, {"output.png", output}};
   std::vector<Image> pictures;
   std::vector<float> peaks;
@@ -162,7 +110,7 @@ int run(const Arguments& a) {
   for (const Part& part : parts) {
     const float m = largest(part.values);
     const bool plain = !a.random && part.band == LL;
-    pictures.push_back(picture(part.values, c.problem, plain ? 0 : -m, m));
+    pictures.push_back(picture(part.values.data(), c.problem, plain ? 0 : -m, m));
     peaks.push_back(m);
     captions.push_back(fmt::format("{}  {}", band_names[part.band],
                                    part.split ? "split further below" : fmt::format("peak {:.3g}", m)));
