@@ -63,26 +63,13 @@ class Pyramid {
   // `more`: another batch group will follow.
   void start(std::int64_t channel_group, std::int64_t batch_group, std::int64_t row, bool more) {
     map_.select(channel_group, batch_group);
-    more_planes_ = more && g_.segments == 1;
-    ahead_ = std::max<std::int64_t>(0, ahead_ - map_.runs * map_.lines_per_run);
+    prefetcher_.start(map_, more && g_.segments == 1);
     const int levels = g_.problem.levels;
     const std::int64_t first = std::max<std::int64_t>(0, row - (std::int64_t{g_.halo} << levels));
     for (int l = 0; l <= levels; ++l) produced_[l] = first >> l;
   }
 
-  // While `work` vectors of results are computed, asks for the share of the coming rows that goes with it: reading x
-  // then overlaps with arithmetic instead of alternating with it.
-  void prefetch(std::int64_t work) {
-    if (map_.order != LaneMap<T>::Order::rows) return;
-    const std::int64_t steps = map_.runs * map_.lines_per_run;
-    const std::int64_t loaded = produced_[0] * steps / g_.problem.height;
-    if (ahead_ < loaded) ahead_ = loaded;
-    for (credit_ += work; credit_ >= work_per_step_; credit_ -= work_per_step_) {
-      if (ahead_ >= std::min(loaded + prefetch_steps_, more_planes_ ? 2 * steps : steps)) continue;
-      map_.prefetch(ahead_ % steps, ahead_ / steps);
-      ++ahead_;
-    }
-  }
+  Prefetcher<T>& prefetcher() { return prefetcher_; }
 
   // Reads x up to row `end` and makes every band row that this allows.
   void advance(std::int64_t end) {
@@ -95,6 +82,7 @@ class Pyramid {
       fill_halos(0, 0, first, produced_[0]);
       for (int l = 1; l <= g_.problem.levels; ++l) analyse(l);
     }
+    prefetcher_.done(produced_[0], g_.problem.height);
   }
 
   // First column of a row that exists.
@@ -140,14 +128,8 @@ class Pyramid {
 
   const cpu::Geometry& g_;
   LaneMap<T> map_;
-  // Results per cache line of a lane: the filters make about 7/3 vectors for each vector of x; a little earlier than
-  // needed does no harm.
-  static constexpr std::int64_t work_per_step_ = 2 * LaneMap<T>::line / std::int64_t{sizeof(T)};
-  static constexpr std::int64_t prefetch_steps_ = 256;  // 16 KiB of each lane
-
   T* rings_[max_levels + 1][4] = {};
-  bool more_planes_ = false;
-  std::int64_t ahead_ = 0, credit_ = 0;  // in lines of a lane
+  Prefetcher<T> prefetcher_{false, 256};
   std::int64_t produced_[max_levels + 1] = {};
   HWY_ALIGN T from_left_[max_kernel / 2 + 1][v];
   HWY_ALIGN T from_right_[max_kernel / 2 + 1][v];
@@ -168,15 +150,16 @@ class Filtering {
  public:
   static constexpr std::int64_t v = lanes_of<T>();
 
-  Filtering(const cpu::Job& job, Arena& arena) : job_(job), g_(*job.geometry), map_(g_, job.out, job.out_stride) {
+  Filtering(const cpu::Job& job, Arena& arena)
+      : job_(job), g_(*job.geometry), map_(g_, job.out, job.out_stride), prefetcher_(true, map_.lines(g_.out_rows)) {
     const Problem& p = g_.problem;
     weights_ = arena.take<T>(g_.filters() * g_.taps() * v);
     bias_ = arena.take<T>(v);
-    for (int l = 0; l < p.levels; ++l) synthesised_[l] = arena.take<T>(g_.synthesis_rows(l) * g_.width[l] * v);
+    for (int l = 0; l < p.levels; ++l) synthesised_[l] = arena.take<T>(g_.synthesis_rows() * g_.width[l] * v);
     if (p.levels > 0) {
-      for (auto& band : filtered_) band = arena.take<T>(2 * g_.width[1] * v);
+      for (auto& band : filtered_) band = arena.take<T>(g_.group_rows * g_.width[1] * v);
     }
-    out_ = arena.take<T>(g_.band_rows * g_.width[0] * v);
+    out_ = arena.take<T>(g_.out_rows * g_.width[0] * v);
     pad_ = job.rotated ? p.kernel - 1 - p.pad_before() : p.pad_before();
   }
 
@@ -215,77 +198,78 @@ class Filtering {
 
   void start(std::int64_t channel_group, std::int64_t batch_group, std::int64_t row) {
     map_.select(channel_group, batch_group);
+    prefetcher_.start(map_, false);
+    prefetcher_.done(row, g_.problem.height);
     for (int l = 1; l <= g_.problem.levels; ++l) done_[l] = row >> l;
   }
 
-  // Rows [begin, end) of the output; the pyramid has what they need.
+  // Rows [begin, end) of the output; the pyramid has what they need. Finished rows leave at once: written in a long
+  // burst they would wait for memory, a few at a time they do not.
   void band(Pyramid<T>& pyramid, std::int64_t begin, std::int64_t end) {
-    for (int l = g_.problem.levels; l >= 1; --l) {
-      new_rows(g_, l, end, done_[l],
-               [&](std::int64_t first, std::int64_t last) { level_rows(pyramid, l, first, last); });
+    for (std::int64_t r = begin; r < end; r += g_.out_rows) {
+      const int rows = static_cast<int>(std::min<std::int64_t>(g_.out_rows, end - r));
+      if (g_.problem.levels > 0) synthesise(pyramid, 1, r + rows);
+      const T* add[most_rows];
+      for (int i = 0; i < rows && g_.problem.levels > 0; ++i) add[i] = synthesised(0, r + i);
+      filter_group(pyramid, 0, 0, r, rows, out_, bias_, g_.problem.levels > 0 ? add : nullptr);
+      dispatch_storage<T>(map_.dtype,
+                          [&](auto tag) { store_rows<typename decltype(tag)::type, T>(map_, r, rows, out_); });
+      prefetcher_.done(r + rows, g_.problem.height);
     }
-    for (std::int64_t r = begin; r < end;) {
-      if (job_.out_stride > 1 && r % job_.out_stride) {
-        ++r;
-        continue;
-      }
-      const int rows = job_.out_stride == 1 ? static_cast<int>(std::min<std::int64_t>(2, end - r)) : 1;
-      FilterCall<T> call = call_for(pyramid, 0, 0, r, rows);
-      call.init = bias_;
-      for (int i = 0; i < rows; ++i) {
-        call.add[i] = g_.problem.levels > 0 ? synthesised(0, r + i) : nullptr;
-        call.out[i] = out_ + (r - begin + i) * g_.width[0] * v;
-      }
-      filter(call);
-      pyramid.prefetch(rows * g_.width[0]);
-      r += rows;
-    }
-    dispatch_storage<T>(map_.dtype,
-                        [&](auto tag) { store_rows<typename decltype(tag)::type, T>(map_, begin, end - begin, out_); });
   }
 
  private:
+  static constexpr int most_rows = 16;  // Geometry::out_rows at most
+
   // A row of R[level + 1].
   T* synthesised(int level, std::int64_t r) const {
-    return synthesised_[level] + r % g_.synthesis_rows(level) * g_.width[level] * v;
+    return synthesised_[level] + r % g_.synthesis_rows() * g_.width[level] * v;
   }
 
-  FilterCall<T> call_for(const Pyramid<T>& pyramid, int level, int band, std::int64_t r, int rows) const {
+  void filter_group(Pyramid<T>& pyramid, int level, int band, std::int64_t first, int rows, T* out,
+                    const T* init = nullptr, const T* const* add = nullptr) {
     const int k = g_.problem.kernel;
-    FilterCall<T> call{.kernel = k, .rows = rows, .width = g_.width[level]};
+    const T* in[most_rows + max_kernel - 1];
     for (int i = 0; i < rows + k - 1; ++i) {
-      const T* in = pyramid.row_or_null(level, band, r + i - pad_);
-      call.in[i] = in ? in - pad_ * v : nullptr;
+      const T* row = pyramid.row_or_null(level, band, first + i - pad_);
+      in[i] = row ? row - pad_ * v : nullptr;
     }
-    call.weights = weights_ + (level == 0 ? 0 : 4 * level - 3 + band) * g_.taps() * v;
-    return call;
+    filter(FilterCall<T>{.kernel = k,
+                         .rows = rows,
+                         .width = g_.width[level],
+                         .in = in,
+                         .weights = weights_ + (level == 0 ? 0 : 4 * level - 3 + band) * g_.taps() * v,
+                         .out = out,
+                         .prefetchers = {&pyramid.prefetcher(), &prefetcher_},
+                         .zero_halo = g_.strips == 1,
+                         .init = init,
+                         .add = add});
   }
 
-  // Filters rows [first, last) of every band of a level and turns them into rows of R[level].
-  void level_rows(Pyramid<T>& pyramid, int level, std::int64_t first, std::int64_t last) {
-    const std::int64_t width = g_.width[level];
-    for (std::int64_t r = first; r < last; r += 2) {
-      const int rows = static_cast<int>(std::min<std::int64_t>(2, last - r));
-      for (int band = 0; band < 4; ++band) {
-        FilterCall<T> call = call_for(pyramid, level, band, r, rows);
-        for (int i = 0; i < rows; ++i) call.out[i] = filtered_[band] + i * width * v;
-        filter(call);
-        pyramid.prefetch(rows * width);
-      }
-      for (int i = 0; i < rows; ++i) {
+  // Makes the rows of R[level] above `end`, group by group, the coarser levels first as far as they are needed.
+  void synthesise(Pyramid<T>& pyramid, int level, std::int64_t end) {
+    const std::int64_t width = g_.width[level], height = g_.height(level), finer = g_.height(level - 1);
+    while (done_[level] < (end + 1) / 2) {
+      const std::int64_t first = done_[level];
+      const int rows = static_cast<int>(std::min<std::int64_t>(g_.group_rows_at(level), height - first));
+      const bool coarser = level < g_.problem.levels;
+      if (coarser) synthesise(pyramid, level + 1, first + rows);
+      for (int band = 0; band < 4; ++band) filter_group(pyramid, level, band, first, rows, filtered_[band]);
+      for (std::int64_t i = 0; i < rows; ++i) {
         const T* const z[4] = {filtered_[LL] + i * width * v, filtered_[LH] + i * width * v,
                                filtered_[HL] + i * width * v, filtered_[HH] + i * width * v};
-        const std::int64_t top = 2 * (r + i);
-        synthesis_row<T>(z, level < g_.problem.levels ? synthesised(level, r + i) : nullptr, g_.width[level - 1],
-                         synthesised(level - 1, top),
-                         top + 1 < g_.height(level - 1) ? synthesised(level - 1, top + 1) : nullptr);
+        const std::int64_t top = 2 * (first + i);
+        synthesis_row<T>(z, coarser ? synthesised(level, first + i) : nullptr, g_.width[level - 1],
+                         synthesised(level - 1, top), top + 1 < finer ? synthesised(level - 1, top + 1) : nullptr);
       }
+      done_[level] += rows;
     }
   }
 
   const cpu::Job& job_;
   const cpu::Geometry& g_;
   LaneMap<T> map_;
+  Prefetcher<T> prefetcher_;
   int pad_;
   T* weights_;
   T* bias_;
@@ -371,9 +355,8 @@ class Correlation {
       in[r - first + pad] = row ? row - pad * v : zeros_;
     }
     const int filter = level == 0 ? 0 : 4 * level - 3 + band;
-    correlate(CorrelateCall<T>{k, last - first, g_.width[level], in, g, sums_ + filter * g_.taps() * v});
-    x.prefetch((last - first) * g_.width[level]);
-    dy.prefetch((last - first) * g_.width[level]);
+    correlate(CorrelateCall<T>{
+        k, last - first, g_.width[level], in, g, sums_ + filter * g_.taps() * v, {&x.prefetcher(), &dy.prefetcher()}});
     if (level == 0) {
       T* const total = sums_ + (count() - 1) * v;
       auto sum = hn::Load(d, total);

@@ -10,7 +10,10 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * 
 
 // What a thread holds should leave room in its L2 cache (1 to 2 MiB on current server cores, 512 KiB on older ones).
 constexpr std::size_t cache_budget = std::size_t{1} << 20;
-// Rows of one band, staged before they are written: half of an L1 cache.
+// Filtered bands of one group of rows, written and read again at once: they should stay in an L1 cache of 32 KiB or
+// more beside the rows they come from.
+constexpr std::int64_t group_budget = 32 << 10;
+// Rows read at a time: enough to amortise the calls, few enough to be still in the L1 cache when they are analysed.
 constexpr std::int64_t band_budget = 48 << 10;
 // Enough tasks to keep many threads even, few enough that partial sums stay small. Fixed, so that the order of sums
 // does not depend on the number of threads.
@@ -26,11 +29,20 @@ void derive(Geometry& g) {
   for (int l = 0; l <= p.levels; ++l) g.width[l] = ceil_div(strip_width, std::int64_t{1} << l);
   g.halo = std::max(1, p.kernel / 2);
   const std::int64_t row_bytes = g.width[0] * g.lanes * g.element_size;
-  g.band_rows = std::clamp<std::int64_t>(band_budget / row_bytes, 4, 64) & ~std::int64_t{1};
-  g.band_rows = std::min(g.band_rows, round_up(p.height, 2));
+  g.group_rows = static_cast<int>(std::clamp<std::int64_t>(group_budget / (2 * row_bytes), 2, 8) & ~std::int64_t{1});
+  // Written rows should fill whole blocks of the transposition, and be no more than store buffers take without a stall.
+  g.out_rows = 2;
+  while (g.out_rows < 2 * g.group_rows && g.out_rows * g.width[0] % g.lanes && g.out_rows * g.width[0] < 8 * g.lanes) {
+    g.out_rows += 2;
+  }
+  g.band_rows =
+      std::min(round_up(std::clamp<std::int64_t>(band_budget / row_bytes, 1, 64), g.out_rows), round_up(p.height, 2));
+  Geometry tall = g;  // of unlimited height: how far reading runs ahead
+  tall.problem.height = std::int64_t{1} << 40;
+  const std::int64_t end = std::int64_t{1} << 20, slack = std::int64_t{1} << p.levels;  // of an end that is not aligned
+  const std::int64_t in_flight = g.band_rows + tall.rows_needed(end) - end + slack;
   for (int l = 0; l <= p.levels; ++l) {
-    const std::int64_t rows = (g.band_rows >> l) + (std::int64_t{g.halo + 1} << (p.levels - l)) + g.halo + 3;
-    g.capacity[l] = std::min(rows, g.height(l));
+    g.capacity[l] = std::min((in_flight >> l) + g.halo + 3, g.height(l));
   }
 }
 
@@ -47,8 +59,11 @@ double waste(const Geometry& g) {
 }  // namespace
 
 std::int64_t Geometry::rows_needed(std::int64_t end) const {
-  std::int64_t rows = end;
-  for (int l = 0; l <= problem.levels; ++l) rows = std::max(rows, (((end - 1) >> l) + halo + 1) << l);
+  std::int64_t rows = end + halo, made = end;
+  for (int l = 1; l <= problem.levels; ++l) {
+    made = ceil_div(made, 2) + group_rows_at(l) - 1;
+    rows = std::max(rows, (made + halo) << l);
+  }
   return std::min(rows, problem.height);
 }
 
@@ -62,9 +77,9 @@ std::size_t Geometry::scratch_bytes(bool filters_wanted, bool sums_wanted) const
   const std::int64_t vector = std::int64_t{lanes} * element_size;
   std::size_t bytes = pyramid_bytes() * (sums_wanted ? 2 : 1) + static_cast<std::size_t>(pitch(0) * vector);
   if (filters_wanted) {
-    std::int64_t vectors = filters() * taps() + 1 + band_rows * width[0];
-    for (int l = 0; l < problem.levels; ++l) vectors += synthesis_rows(l) * width[l];
-    if (problem.levels > 0) vectors += 4 * 2 * width[1];
+    std::int64_t vectors = filters() * taps() + 1 + out_rows * width[0];
+    for (int l = 0; l < problem.levels; ++l) vectors += synthesis_rows() * width[l];
+    if (problem.levels > 0) vectors += 4 * group_rows * width[1];
     bytes += static_cast<std::size_t>(vectors * vector);
   }
   if (sums_wanted) {

@@ -2,6 +2,7 @@
 // Pure host arithmetic: it decides speed and memory, never results.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ struct Geometry {
 
   int halo = 1;                                         // columns on each side of a row, and rows of lookahead
   std::int64_t band_rows = 2;                           // even
+  int group_rows = 2;                                   // rows of level 1 filtered at a time, even
   std::array<std::int64_t, max_levels + 1> width{};     // columns of a strip at each level
   std::array<std::int64_t, max_levels + 1> capacity{};  // rows a ring keeps at each level
 
@@ -42,10 +44,15 @@ struct Geometry {
   std::int64_t height(int level) const { return problem.height_at(level); }
   int filters() const { return 1 + 4 * problem.levels; }
   int taps() const { return problem.kernel * problem.kernel; }
-  // Rows of x that must have been read before the rows below `end` can be filtered at every level.
+  // Rows of x that must have been read before the rows of y above `end` can be made: every level works in groups of
+  // rows and its filters reach `halo` rows further.
   std::int64_t rows_needed(std::int64_t end) const;
-  // Rows of R[level + 1], which has the size of level `level`, kept between two levels.
-  std::int64_t synthesis_rows(int level) const { return (band_rows >> level) + 4; }
+  // Rows of a level filtered at a time: fewer at the deeper ones, which would otherwise run far ahead.
+  int group_rows_at(int level) const { return std::max(2, (group_rows >> (level - 1)) & ~1); }
+  // Rows of R[level + 1], which has the size of level `level`, kept between two levels: what one group makes and what
+  // the next reads.
+  std::int64_t synthesis_rows() const { return 4 * group_rows; }
+  int out_rows = 2;  // rows of y made and written at a time, even, at most 2 * group_rows
 
   // Bytes of scratch memory of one thread.
   std::size_t pyramid_bytes() const;

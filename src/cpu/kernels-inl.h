@@ -9,31 +9,17 @@
 #define WTCONV_CPU_KERNELS_INL_H_
 #endif
 
-#include <hwy/highway.h>
-
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "cpu/transfer-inl.h"
 #include "wtconv/problem.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace wtconv::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-template <class T>
-using Tag = hn::ScalableTag<T>;
-template <class T>
-using Vec = hn::Vec<Tag<T>>;
-
-template <class T>
-constexpr std::int64_t lanes_of() {
-  return static_cast<std::int64_t>(hn::MaxLanes(Tag<T>()));
-}
-
-// Register blocks are sized for 32 vector registers where the target has them.
-constexpr bool many_registers = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
 // ------------------------------------------------------------------------------------------------- Haar analysis
 
@@ -85,25 +71,28 @@ void synthesis_row(const T* const z[4], const T* coarser, std::int64_t width, T*
 
 // ------------------------------------------------------------------------------------------------- filter
 
-// Rows of a filter call: `rows` output rows (1 or 2) of `width` columns from rows + k - 1 input rows. in[i] is null
-// where the row lies outside the image, else it points to the first tap of output column 0. out[r] = init + filtered
-// (+ add[r], unless null). weights: k * k vectors.
+// Filters `rows` rows of `width` columns. in: rows + k - 1 input rows, null where the row lies outside the image, else
+// pointing to the first tap of output column 0. Output rows follow each other, width vectors apart:
+// out(r) = init + filtered (+ add[r], unless add is null). weights: k * k vectors.
 template <class T>
 struct FilterCall {
   int kernel;
   int rows;
   std::int64_t width;
-  const T* in[max_kernel + 1] = {};
-  const T* weights = nullptr;
+  const T* const* in;
+  const T* weights;
+  T* out;
+  Prefetcher<T>* prefetchers[2];
+  bool zero_halo;           // the columns beside the row are zeros
   const T* init = nullptr;  // one vector; null is zero
-  const T* add[2] = {};
-  T* out[2] = {};
+  const T* const* add = nullptr;
 };
 
 // One block of NR rows x NC columns, accumulated in registers; each input vector is loaded once and serves up to
-// NR * min(K, NC) multiply-adds.
-template <int K, int NR, int NC, class T>
-HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t column) {
+// NR * min(K, NC) multiply-adds. Alone: the block is the whole row and what lies beside it is zero, so that taps there
+// are left out (of the multiply-adds of a 4 x 4 image under k = 5, half).
+template <int K, int NR, int NC, bool Alone, class T>
+HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t row, std::int64_t column) {
   const Tag<T> d;
   constexpr int v = static_cast<int>(lanes_of<T>());
   Vec<T> sum[NR][NC];
@@ -116,7 +105,7 @@ HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t column) {
   // Input row i is tap row i - r of output row r.
   const auto input_row = [&](auto use0, auto use1, int i) HWY_ATTR {
     constexpr bool uses[2] = {decltype(use0)::value, decltype(use1)::value};
-    const T* in = call.in[i];
+    const T* in = call.in[row + i];
     if (!in) return;
     in += column * v;
     Vec<T> w[NR][K];
@@ -126,7 +115,7 @@ HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t column) {
       for (int t = 0; t < K; ++t) w[r][t] = uses[r] ? hn::Load(d, call.weights + ((i - r) * K + t) * v) : hn::Zero(d);
     }
 #pragma GCC unroll 32
-    for (int j = 0; j < NC + K - 1; ++j) {
+    for (int j = Alone ? K / 2 : 0; j < (Alone ? K / 2 + NC : NC + K - 1); ++j) {
       const auto x = hn::Load(d, in + j * v);
 #pragma GCC unroll 16
       for (int r = 0; r < NR; ++r) {
@@ -148,10 +137,9 @@ HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t column) {
   }
 #pragma GCC unroll 16
   for (int r = 0; r < NR; ++r) {
-    T* out = call.out[r] + column * v;
-    const T* add = call.add[r];
-    if (add) {
-      add += column * v;
+    T* const out = call.out + ((row + r) * call.width + column) * v;
+    if (call.add) {
+      const T* const add = call.add[row + r] + column * v;
 #pragma GCC unroll 16
       for (int o = 0; o < NC; ++o) sum[r][o] = hn::Add(sum[r][o], hn::Load(d, add + o * v));
     }
@@ -160,97 +148,85 @@ HWY_INLINE void filter_block(const FilterCall<T>& call, std::int64_t column) {
   }
 }
 
-// Columns in blocks of at most Max, as equal as they can be: 14 = 7 + 7, 28 = 4 * 7.
-template <int Max, class F>
-HWY_INLINE void for_column_blocks(std::int64_t width, F&& f) {
-  std::int64_t column = 0;
-  for (std::int64_t blocks = (width + Max - 1) / Max; blocks > 0; --blocks) {
-    const std::int64_t n = (width - column + blocks - 1) / blocks;
-    f(column, n);
-    column += n;
+// `blocks` blocks side by side.
+template <int K, int NR, int NC, bool Alone, class T>
+void filter_blocks(const FilterCall<T>& call, std::int64_t row, std::int64_t column, std::int64_t blocks) {
+  for (; blocks > 0; --blocks, column += NC) {
+    for (Prefetcher<T>* p : call.prefetchers) p->during(NR * NC);
+    filter_block<K, NR, NC, Alone>(call, row, column);
   }
 }
 
+// Rows from `row` on, NR at a time; returns the first row not done. Columns go in blocks of at most 8, as equal as
+// they can be: 14 = 7 + 7, 28 = 4 * 7.
 template <int K, int NR, class T>
-void filter_rows(const FilterCall<T>& call) {
-  for_column_blocks<8>(call.width, [&](std::int64_t column, std::int64_t n) HWY_ATTR {
-    switch (n) {
-      case 1:
-        return filter_block<K, NR, 1>(call, column);
-      case 2:
-        return filter_block<K, NR, 2>(call, column);
-      case 3:
-        return filter_block<K, NR, 3>(call, column);
-      case 4:
-        return filter_block<K, NR, 4>(call, column);
-      case 5:
-        return filter_block<K, NR, 5>(call, column);
-      case 6:
-        return filter_block<K, NR, 6>(call, column);
-      case 7:
-        return filter_block<K, NR, 7>(call, column);
-      default:
-        return filter_block<K, NR, 8>(call, column);
-    }
-  });
+std::int64_t filter_rows(const FilterCall<T>& call, std::int64_t row) {
+  using Blocks = void (*)(const FilterCall<T>&, std::int64_t, std::int64_t, std::int64_t);
+  constexpr auto table = []<bool Alone, int... NC>(std::bool_constant<Alone>, std::integer_sequence<int, NC...>) {
+    return std::array<Blocks, sizeof...(NC)>{&filter_blocks<K, NR, NC + 1, Alone, T>...};
+  };
+  constexpr std::make_integer_sequence<int, 8> sizes{};
+  static constexpr auto beside = table(std::false_type{}, sizes), alone = table(std::true_type{}, sizes);
+  const std::int64_t blocks = (call.width + 7) / 8, size = (call.width + blocks - 1) / blocks;
+  const std::int64_t full = call.width - (size - 1) * blocks;  // the others are one column narrower
+  const auto& of_size = blocks == 1 && call.zero_halo ? alone : beside;
+  for (; row + NR <= call.rows; row += NR) {
+    of_size[size - 1](call, row, 0, full);
+    if (full < blocks) of_size[size - 2](call, row, full * size, blocks - full);
+  }
+  return row;
 }
 
-// Any k: eight columns, one tap at a time.
-template <class T>
-void filter_rows_generic(const FilterCall<T>& call) {
+// Two rows share their input; with 16 registers (or 49 taps) one row is all that fits.
+template <int K, class T>
+void filter_kernel(const FilterCall<T>& call) {
+  std::int64_t row = 0;
+  if constexpr (many_registers && K <= 5) row = filter_rows<K, 2>(call, row);
+  filter_rows<K, 1>(call, row);
+}
+
+// Any k: up to eight columns, one tap at a time.
+template <int NC, class T>
+void filter_block_generic(const FilterCall<T>& call, std::int64_t row, std::int64_t column) {
   const Tag<T> d;
   constexpr int v = static_cast<int>(lanes_of<T>());
   const int k = call.kernel;
-  for (int r = 0; r < call.rows; ++r) {
-    const auto block = [&](auto size, std::int64_t column) HWY_ATTR {
-      constexpr int nc = decltype(size)::value;
-      Vec<T> sum[nc];
-      for (int o = 0; o < nc; ++o) sum[o] = call.init ? hn::Load(d, call.init) : hn::Zero(d);
-      for (int i = 0; i < k; ++i) {
-        const T* in = call.in[r + i];
-        if (!in) continue;
-        for (int t = 0; t < k; ++t) {
-          const auto w = hn::Load(d, call.weights + (i * k + t) * v);
+  Vec<T> sum[NC];
+  for (int o = 0; o < NC; ++o) sum[o] = call.init ? hn::Load(d, call.init) : hn::Zero(d);
+  for (int i = 0; i < k; ++i) {
+    const T* in = call.in[row + i];
+    if (!in) continue;
+    for (int t = 0; t < k; ++t) {
+      const auto w = hn::Load(d, call.weights + (i * k + t) * v);
 #pragma GCC unroll 8
-          for (int o = 0; o < nc; ++o) sum[o] = hn::MulAdd(w, hn::Load(d, in + (column + o + t) * v), sum[o]);
-        }
-      }
-      for (int o = 0; o < nc; ++o) {
-        if (call.add[r]) sum[o] = hn::Add(sum[o], hn::Load(d, call.add[r] + (column + o) * v));
-        hn::Store(sum[o], d, call.out[r] + (column + o) * v);
-      }
-    };
-    std::int64_t column = 0;
-    for (; column + 8 <= call.width; column += 8) block(std::integral_constant<int, 8>{}, column);
-    for (; column < call.width; ++column) block(std::integral_constant<int, 1>{}, column);
+      for (int o = 0; o < NC; ++o) sum[o] = hn::MulAdd(w, hn::Load(d, in + (column + o + t) * v), sum[o]);
+    }
+  }
+  for (int o = 0; o < NC; ++o) {
+    if (call.add) sum[o] = hn::Add(sum[o], hn::Load(d, call.add[row] + (column + o) * v));
+    hn::Store(sum[o], d, call.out + (row * call.width + column + o) * v);
   }
 }
 
 template <class T>
 void filter(const FilterCall<T>& call) {
-  // Two rows share their input; with 16 registers (or 49 taps) one row is all that fits.
-  const auto rows = [&](auto kernel) HWY_ATTR {
-    constexpr int k = decltype(kernel)::value;
-    if constexpr (many_registers && k <= 5) {
-      if (call.rows == 2) return filter_rows<k, 2>(call);
-    }
-    FilterCall<T> one = call;
-    for (int r = 0; r < call.rows; ++r) {
-      for (int i = 0; i < k; ++i) one.in[i] = call.in[r + i];
-      one.add[0] = call.add[r];
-      one.out[0] = call.out[r];
-      filter_rows<k, 1>(one);
-    }
-  };
   switch (call.kernel) {
     case 3:
-      return rows(std::integral_constant<int, 3>{});
+      return filter_kernel<3>(call);
     case 5:
-      return rows(std::integral_constant<int, 5>{});
+      return filter_kernel<5>(call);
     case 7:
-      return rows(std::integral_constant<int, 7>{});
+      return filter_kernel<7>(call);
     default:
-      return filter_rows_generic(call);
+      break;
+  }
+  for (std::int64_t row = 0; row < call.rows; ++row) {
+    std::int64_t column = 0;
+    for (; column + 8 <= call.width; column += 8) {
+      for (Prefetcher<T>* p : call.prefetchers) p->during(8);
+      filter_block_generic<8>(call, row, column);
+    }
+    for (; column < call.width; ++column) filter_block_generic<1>(call, row, column);
   }
 }
 
@@ -266,6 +242,7 @@ struct CorrelateCall {
   const T* const* in;  // rows + k - 1 pointers
   const T* const* g;   // rows pointers
   T* sums;
+  Prefetcher<T>* prefetchers[2];
 };
 
 // Tap rows [first, first + N) with their sums in registers over all rows and columns.
@@ -281,6 +258,7 @@ void correlate_rows(const CorrelateCall<T>& call, int first) {
     for (int t = 0; t < K; ++t) sum[i][t] = hn::Load(d, sums + (i * K + t) * v);
   }
   for (std::int64_t row = 0; row < call.rows; ++row) {
+    for (Prefetcher<T>* p : call.prefetchers) p->during(static_cast<int>(call.width * N / K));
     const T* g = call.g[row];
     const T* const* in = call.in + row + first;
     const auto columns = [&](auto size, std::int64_t column) HWY_ATTR {
@@ -353,58 +331,6 @@ void correlate(const CorrelateCall<T>& call) {
     default:
       return correlate_generic(call);
   }
-}
-
-// ------------------------------------------------------------------------------------------------- transposition
-
-// Columns of V vectors of V lanes become rows, in log2(V) steps that exchange halves, 128-bit blocks, then lanes.
-template <class T>
-HWY_INLINE void transpose(Vec<T>* m) {
-#if HWY_TARGET == HWY_SCALAR
-  (void)m;  // one lane
-#else
-  const Tag<T> d;
-  constexpr int v = static_cast<int>(lanes_of<T>());
-  constexpr int block = 16 / sizeof(T);  // lanes of a 128-bit block
-  if constexpr (v >= 2 * block) {
-#pragma GCC unroll 16
-    for (int i = 0; i < v / 2; ++i) {
-      const auto a = m[i], b = m[i + v / 2];
-      m[i] = hn::ConcatLowerLower(d, b, a);
-      m[i + v / 2] = hn::ConcatUpperUpper(d, b, a);
-    }
-  }
-  if constexpr (v >= 4 * block) {
-#pragma GCC unroll 16
-    for (int i = 0; i < v; ++i) {
-      if (i & block) continue;
-      const auto a = m[i], b = m[i + block];
-      m[i] = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
-      m[i + block] = hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
-    }
-  }
-  if constexpr (sizeof(T) == 4 && v >= block) {
-    const hn::Repartition<double, Tag<T>> d64;
-#pragma GCC unroll 16
-    for (int i = 0; i < v; i += 4) {
-      const auto a = hn::InterleaveLower(d, m[i], m[i + 1]), b = hn::InterleaveUpper(d, m[i], m[i + 1]);
-      const auto c = hn::InterleaveLower(d, m[i + 2], m[i + 3]), e = hn::InterleaveUpper(d, m[i + 2], m[i + 3]);
-      const auto a64 = hn::BitCast(d64, a), b64 = hn::BitCast(d64, b);
-      const auto c64 = hn::BitCast(d64, c), e64 = hn::BitCast(d64, e);
-      m[i] = hn::BitCast(d, hn::InterleaveLower(d64, a64, c64));
-      m[i + 1] = hn::BitCast(d, hn::InterleaveUpper(d64, a64, c64));
-      m[i + 2] = hn::BitCast(d, hn::InterleaveLower(d64, b64, e64));
-      m[i + 3] = hn::BitCast(d, hn::InterleaveUpper(d64, b64, e64));
-    }
-  } else if constexpr (v >= block) {
-#pragma GCC unroll 16
-    for (int i = 0; i < v; i += 2) {
-      const auto a = m[i], b = m[i + 1];
-      m[i] = hn::InterleaveLower(d, a, b);
-      m[i + 1] = hn::InterleaveUpper(d, a, b);
-    }
-  }
-#endif
 }
 
 }  // namespace wtconv::HWY_NAMESPACE

@@ -6,9 +6,11 @@
 #define WTCONV_CPU_TRANSFER_INL_H_
 #endif
 
+#include <algorithm>
+
 #include "core/types.hpp"
 #include "cpu/geometry.hpp"
-#include "cpu/kernels-inl.h"
+#include "cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wtconv::HWY_NAMESPACE {
@@ -35,7 +37,7 @@ struct LaneMap {
     order = dense_rows ? Order::rows : s[1] == 1 && g.lane_channels == v && stride == 1 ? Order::channels : Order::any;
     whole_rows = g.strips == 1 && (row_stride == width || view.extents[2] == 1);
     const std::int64_t bytes = view.size() * size_of(dtype);
-    bypass_cache = bytes >= bypass_threshold;
+    bypass_cache = bytes >= bypass_threshold && aligned(view);
     const std::int64_t run = (whole_rows ? view.extents[2] : 1) * (whole_rows ? width : g.width[0]);
     lines_per_run = (run * size_of(dtype) + line - 1) / line;
     runs = whole_rows ? 1 : view.extents[2];
@@ -58,14 +60,9 @@ struct LaneMap {
     }
   }
 
-  // Asks for one cache line of every lane, `step` lines into this group's planes, or into those `planes` groups of
-  // batch entries further on.
-  void prefetch(std::int64_t step, std::int64_t planes) const {
-    const std::int64_t r = step / lines_per_run, byte = step % lines_per_run * line;
-    const std::int64_t ahead = planes * geometry.lane_batches * batch_stride + r * row_stride;
-    for (int i = 0; i < v; ++i) {
-      if (columns[i]) __builtin_prefetch(data + (offset[i] + ahead) * size_of(dtype) + byte, 0, 2);
-    }
+  // Cache lines that `rows` rows of one lane's image touch.
+  std::int64_t lines(std::int64_t rows) const {
+    return whole_rows ? (rows * width * size_of(dtype) + line - 1) / line : rows * lines_per_run;
   }
 
   // How many of the n elements from column e of a run lane i has.
@@ -84,9 +81,82 @@ struct LaneMap {
   std::int64_t row_stride, column_stride, channel_stride, batch_stride, width;
   std::int64_t runs, lines_per_run;  // of one lane's image: contiguous pieces, cache lines of each
 
+  // Every block that store_rows writes starts on a vector boundary.
+  static bool aligned(const ConstTensorView& view) {
+    const std::int64_t all = view.strides[0] | view.strides[1] | view.strides[2];
+    return (all * size_of(view.dtype) | static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data))) %
+               (v * std::int64_t{sizeof(T)}) ==
+           0;
+  }
+
   static constexpr std::int64_t line = 64;
-  static constexpr std::int64_t bypass_threshold = std::int64_t{4} << 20;
+  static constexpr std::int64_t bypass_threshold = std::int64_t{128} << 20;
   std::int64_t offset[v], columns[v], first_column[v];
+};
+
+// Asks for the lines that load_rows will read, or store_rows will write, next: a few at a time between arithmetic, so
+// that memory works while the core computes. In bursts the requests would stall the core as the accesses themselves do.
+template <class T>
+class Prefetcher {
+ public:
+  // most_ahead: lines of each lane.
+  Prefetcher(bool write, std::int64_t most_ahead) : write_(write), most_ahead_(most_ahead) {}
+
+  // `more`: another batch group follows this one.
+  void start(const LaneMap<T>& map, bool more) {
+    const std::int64_t steps = map.runs * map.lines_per_run;
+    enabled_ = map.order == LaneMap<T>::Order::rows && !(write_ && map.bypass_cache);
+    lines_per_run_ = map.lines_per_run;
+    runs_ = map.runs;
+    run_bytes_ = map.row_stride * size_of(map.dtype);
+    next_plane_bytes_ = map.geometry.lane_batches * map.batch_stride * size_of(map.dtype);
+    for (int i = 0; i < LaneMap<T>::v; ++i) base_[i] = map.data + map.offset[i] * size_of(map.dtype);
+    end_ = more ? 2 * steps : steps;
+    seek(std::max<std::int64_t>(0, step_ - steps));
+    limit_ = step_;
+  }
+
+  // `rows` of `height` rows are done: what comes next may be asked for.
+  void done(std::int64_t rows, std::int64_t height) {
+    const std::int64_t line = rows * runs_ * lines_per_run_ / height;
+    if (step_ < line) seek(line);
+    limit_ = enabled_ ? std::min(line + most_ahead_, end_) : step_;
+  }
+
+  // While `work` vectors of results are made. The filters make about 7/3 vectors of results for one of x.
+  HWY_INLINE void during(int work) {
+    if (step_ >= limit_) return;
+    constexpr int per_line = LaneMap<T>::line / sizeof(T) * 2 / LaneMap<T>::v;
+    for (work_ += work; work_ >= per_line; work_ -= per_line) {
+      if (write_) {
+        __builtin_prefetch(base_[lane_] + offset_, 1, 3);
+      } else {
+        __builtin_prefetch(base_[lane_] + offset_, 0, 2);
+      }
+      if (++lane_ == LaneMap<T>::v) {
+        seek(step_ + 1);
+        if (step_ >= limit_) return;
+      }
+    }
+  }
+
+ private:
+  void seek(std::int64_t step) {
+    const std::int64_t steps = runs_ * lines_per_run_, within = step >= steps ? step - steps : step;
+    step_ = step;
+    lane_ = 0;
+    offset_ = (step >= steps ? next_plane_bytes_ : 0) + within / lines_per_run_ * run_bytes_ +
+              within % lines_per_run_ * LaneMap<T>::line;
+  }
+
+  const bool write_;
+  const std::int64_t most_ahead_;
+  bool enabled_ = false;
+  const char* base_[LaneMap<T>::v];
+  std::int64_t lines_per_run_ = 1, runs_ = 1, run_bytes_ = 0, next_plane_bytes_ = 0;
+  std::int64_t step_ = 0, limit_ = 0, end_ = 0;  // in lines of a lane
+  std::int64_t offset_ = 0;
+  int lane_ = 0, work_ = 0;
 };
 
 // The first n elements at p, then zeros.
