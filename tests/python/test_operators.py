@@ -1,0 +1,330 @@
+"""wtconv::forward and wtconv::backward: values, layouts, gradients of gradients, fake kernels, refusals."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import wtconv
+from oracle import BACKENDS, assert_right, evaluate, grouped, operator, random_inputs
+from torch.utils.flop_counter import FlopCounterMode
+from wtconv import _ops, reference
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def names_of(inputs):
+    levels = (len(inputs) - 4) // 2
+    names = ["x", "base_weight", "base_bias", "base_scale"]
+    return names + [f"wavelet_weight[{i}]" for i in range(levels)] + [f"wavelet_scale[{i}]" for i in range(levels)]
+
+
+def bits_equal(a, b):
+    return all(torch.equal(u, v) for u, v in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kernel", range(1, 9))
+def test_values(backend, kernel):
+    """Every kernel size, odd and even, over level counts, strides, sizes, bias and dtypes."""
+    cases = itertools.product((0, 1, 3), (1, 2, 3), ((1, 1), (7, 7), (9, 14)), (True, False))
+    for i, (levels, stride, (h, w), bias) in enumerate(cases):
+        dtype = list(DTYPES.values())[(i + kernel) % 4]
+        half = dtype in (torch.float16, torch.bfloat16)
+        inputs, dy = random_inputs(
+            2,
+            3,
+            h,
+            w,
+            kernel,
+            levels,
+            stride,
+            bias=bias,
+            dtype=dtype,
+            parameters=torch.float32 if half and i % 3 else None,
+        )
+        results = evaluate(inputs, dy, operator(stride, backend))
+        assert_right(results, inputs, dy, stride, f"k{kernel} l{levels} s{stride} {h}x{w} {dtype} bias={bias}")
+        assert all(r.dtype == t.dtype for r, t in zip(results[1:], (t for t in inputs if t is not None), strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("levels", range(7))
+def test_every_size(backend, levels):
+    """Every H and W in 1..33: each of them at least once, along two diagonals."""
+    for i, (h, w) in enumerate([(n, (n * 7) % 33 + 1) for n in range(1, 34)] + [(1, n) for n in (1, 2, 33)]):
+        inputs, dy = random_inputs(1, 2, h, w, 3 if i % 2 else 4, levels)
+        assert_right(evaluate(inputs, dy, operator(1, backend)), inputs, dy, 1, f"l{levels} {h}x{w}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_channel_counts_and_unaligned_bases(backend):
+    for c, w in itertools.product((1, 3, 7, 30, 96, 100), (1, 5, 7, 9, 17)):
+        inputs, dy = random_inputs(2, c, 5, w, 3, 2)
+        shifted = []
+        for t in inputs:
+            room = torch.empty(t.numel() + 1)
+            shifted.append(room[1:].view(t.shape).copy_(t))
+        results = evaluate(shifted, dy, operator(1, backend))
+        assert_right(results, inputs, dy, 1, f"c{c} w{w}")
+
+
+def sliced(t):
+    big = torch.full((t.shape[0] + 1, t.shape[1] + 2, 2 * t.shape[2], t.shape[3] + 3), float("nan"), dtype=t.dtype)
+    return big[1:, 1:-1, ::2, 2:-1].copy_(t)
+
+
+LAYOUTS = {
+    "contiguous": lambda t: t.contiguous(),
+    "channels_last": lambda t: t.contiguous(memory_format=torch.channels_last),
+    "sliced": sliced,
+    "sliced channels_last": lambda t: sliced(t.permute(0, 2, 3, 1).contiguous()).permute(0, 3, 1, 2),
+    "transposed": lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
+    "expanded": lambda t: t[:1, :, :1].expand_as(t),
+    "batch last": lambda t: t.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(backend, layout):
+    """x and dy in any layout give the values of contiguous ones; the result is dense in x's memory format."""
+    for dtype, (h, w), stride in itertools.product((torch.float32, torch.bfloat16), ((7, 6), (12, 20)), (1, 2)):
+        (x, *parameters), dy = random_inputs(3, 5, h, w, 3, 2, stride, dtype=dtype)
+        x, dy = LAYOUTS[layout](x), LAYOUTS[layout](dy)
+        results = evaluate([x, *parameters], dy, operator(stride, backend))
+        assert_right(results, [x, *parameters], dy, stride, layout)
+        y, dx = results[:2]
+        memory_format = torch.channels_last if "channels_last" in layout else torch.contiguous_format
+        assert y.is_contiguous(memory_format=memory_format) and dx.is_contiguous(memory_format=memory_format)
+
+
+def test_layouts_of_parameters():
+    """A parameter's gradient has its strides; parameters that are not dense are read right."""
+    inputs, dy = random_inputs(2, 6, 8, 8, 3, 2)
+    dense = evaluate(inputs, dy, operator(1))
+    last = [t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs]
+    results = evaluate(last, dy, operator(1))
+    assert bits_equal([r.contiguous() for r in results], dense)
+    assert [r.stride() for r in results[1:]] == [t.stride() for t in last]
+    spread = [torch.stack([t, t], -1)[..., 0] for t in inputs]
+    results = evaluate(spread, dy, operator(1))
+    assert bits_equal([r.contiguous() for r in results], dense)
+    assert all(r.is_contiguous() for r in results[1:])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_same_bits_every_run_and_any_number_of_threads(backend):
+    inputs, dy = random_inputs(4, 6, 15, 18, 5, 3)
+    first = evaluate(inputs, dy, operator(1, backend))
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            assert bits_equal(first, evaluate(inputs, dy, operator(1, backend)))
+    finally:
+        torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert bits_equal(first, evaluate(inputs, dy, operator(1, backend)))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_thousand_repeated_calls():
+    inputs, dy = random_inputs(1, 3, 7, 7, 3, 2)
+    first = evaluate(inputs, dy, operator(1))
+    for _ in range(1000):
+        assert bits_equal(first, evaluate(inputs, dy, operator(1)))
+
+
+def test_any_subset_of_gradients():
+    inputs, dy = random_inputs(2, 2, 6, 5, 3, 2)
+    everything = _ops._backward(dy, *grouped(inputs), 1, 2 ** len(inputs) - 1, "")
+    for mask in range(2 ** len(inputs)):
+        some = _ops._backward(dy, *grouped(inputs), 1, mask, "")
+        assert bits_equal(some, [g for i, g in enumerate(everything) if mask >> i & 1]), f"mask {mask:b}"
+    asked = [t.requires_grad_(i in (3, 5)) for i, t in enumerate(t.clone() for t in inputs)]
+    wtconv.functional.wtconv2d(*grouped(asked)).backward(dy)
+    assert [t.grad is not None for t in asked] == [i in (3, 5) for i in range(len(asked))]
+    assert torch.equal(asked[3].grad, everything[3]) and torch.equal(asked[5].grad, everything[5])
+
+
+@pytest.mark.parametrize("stride, bias, levels", [(1, True, 2), (2, False, 1), (3, True, 0)])
+def test_gradients_of_gradients(stride, bias, levels):
+    inputs, _ = random_inputs(1, 2, 5, 4, 2 + levels, levels, bias=bias, dtype=torch.float64)
+    leaves = [t if t is None else t.requires_grad_() for t in inputs]
+    there = [t for t in leaves if t is not None]
+
+    def function(*tensors):
+        it = iter(tensors)
+        return operator(stride)(*grouped([None if t is None else next(it) for t in leaves]))
+
+    assert torch.autograd.gradcheck(function, there, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, there, check_fwd_over_rev=True)
+
+
+def fake_cases():
+    for layout, (h, w), c, stride in itertools.product(LAYOUTS, ((1, 1), (5, 8), (8, 1)), (1, 4), (1, 2)):
+        (x, *parameters), dy = random_inputs(2, c, h, w, 3, 1, stride)
+        yield [LAYOUTS[layout](x), *parameters], dy, stride
+    (x, *parameters), dy = random_inputs(0, 4, 6, 5, 3, 1)
+    yield [x, *parameters], dy, 1
+    yield [x.to(memory_format=torch.channels_last), *parameters], dy, 1
+
+
+def test_fake_strides_are_the_real_ones():
+    for inputs, dy, stride in fake_cases():
+        inputs = [
+            inputs[0],
+            *(t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs[1:]),
+        ]
+        mask = 2 ** len(inputs) - 1
+        real = [_ops._forward(*grouped(inputs), stride, ""), *_ops._backward(dy, *grouped(inputs), stride, mask, "")]
+        with torch._subclasses.FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(t) for t in inputs]
+            fake_dy = mode.from_tensor(dy)
+            fake = [
+                _ops._forward(*grouped(fakes), stride, ""),
+                *_ops._backward(fake_dy, *grouped(fakes), stride, mask, ""),
+            ]
+        for r, f in zip(real, fake, strict=True):
+            assert (r.shape, r.stride(), r.dtype) == (f.shape, f.stride(), f.dtype), inputs[0].stride()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_opcheck(dtype):
+    for bias, levels, layout in ((True, 2, torch.channels_last), (False, 0, torch.contiguous_format)):
+        inputs, dy = random_inputs(2, 3, 6, 7, 3, levels, bias=bias, dtype=DTYPES[dtype], layout=layout)
+        arguments = grouped([t if t is None else t.requires_grad_() for t in inputs])
+        mask = sum(1 << i for i, t in enumerate(inputs) if t is not None)
+        torch.library.opcheck(_ops._forward, (*arguments, 1, ""))
+        torch.library.opcheck(_ops._backward, (dy.requires_grad_(), *arguments, 1, mask, ""))
+        torch.library.opcheck(_ops._backward, (dy, *arguments, 1, 1, BACKENDS[-1]))
+
+
+def test_saved_for_backward_is_x_and_the_parameters():
+    inputs, _ = random_inputs(2, 3, 8, 8, 3, 2)
+    leaves = [t.requires_grad_() for t in inputs]
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        operator(1)(*grouped(leaves))
+    assert {t.data_ptr() for t in saved} == {t.data_ptr() for t in leaves} and len(saved) == len(leaves)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            y = operator(1)(*grouped(leaves))
+        assert y.grad_fn is None and not y.requires_grad
+
+
+def test_memory_of_a_step():
+    """y, dx and parameter gradients; a workspace of a few planes a thread."""
+    inputs, dy = random_inputs(16, 32, 32, 32, 5, 3)
+    leaves = [t.requires_grad_() for t in inputs]
+    x_bytes = inputs[0].nbytes
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        y = operator(1)(*grouped(leaves))
+        torch.autograd.grad(y, leaves, dy)
+    sizes = [e.nbytes() for e in _allocations(profile)]
+    parameters = sum(t.nbytes for t in inputs[1:])
+    assert sizes.count(x_bytes) == 2, "y and dx"
+    assert sum(sizes) - 2 * x_bytes - parameters < 0.25 * x_bytes, sorted(sizes)[-5:]
+
+
+def _allocations(profile):
+    stack = list(profile.profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack += event.children
+        if event.tag.name == "Allocation" and event.extra_fields.alloc_size > 0:
+            yield _Allocation(event.extra_fields.alloc_size)
+
+
+class _Allocation:
+    def __init__(self, size):
+        self.size = size
+
+    def nbytes(self):
+        return self.size
+
+
+def test_flops():
+    """The operator's own count: the filters' multiply-adds twice, 8 additions for each transform of a block."""
+    inputs, dy = random_inputs(2, 3, 9, 14, 5, 2, 2)
+    blocks = 2 * 3 * (5 * 7 + 3 * 4)
+    filters = 2 * 25 * (2 * 3 * 5 * 7 + 4 * blocks)
+    with FlopCounterMode(display=False) as counter:
+        evaluate(inputs, dy, operator(2))
+    counts = counter.get_flop_counts()["Global"]
+    assert counts[torch.ops.wtconv.forward] == filters + 16 * blocks
+    assert counts[torch.ops.wtconv.backward] == 2 * filters + 24 * blocks
+    # Beside them, what the plain layer's convolutions count: the same filters, and transforms as products.
+    x, *_ = inputs
+    with FlopCounterMode(display=False) as plain:
+        reference.wtconv2d(*grouped(inputs), 1)
+    with FlopCounterMode(display=False) as ours:
+        operator(1)(*grouped(inputs))
+    assert 0.5 * plain.get_total_flops() < ours.get_total_flops() < plain.get_total_flops()
+
+
+def refusals():
+    (x, *ps), dy = random_inputs(2, 4, 6, 6, 3, 1)
+    bw, bb, bs, ww, ws = ps
+    call = wtconv.functional.wtconv2d
+    yield "channels", lambda: call(x[:, :3], bw, bb, bs, [ww], [ws]), ["4 channels", "got 3"]
+    yield "rank", lambda: call(x[0], bw, bb, bs, [ww], [ws]), ["(batch, channels, height, width)", "(4, 6, 6)"]
+    yield "dtype of x", lambda: call(x.int(), bw, bb, bs, [ww], [ws]), ["float32", "Int"]
+    yield "mixed dtypes", lambda: call(x.double(), bw, bb, bs, [ww], [ws]), ["base_weight", "f64", "got f32"]
+    yield "kernel shape", lambda: call(x, bw[:, :, :2], bb, bs, [ww], [ws]), ["(channels, 1, k, k)", "(4, 1, 2, 3)"]
+    yield "kernel size", lambda: call(x, torch.randn(4, 1, 16, 16), bb, bs), ["at most 15", "got 16"]
+    yield "bias shape", lambda: call(x, bw, bb[:3], bs, [ww], [ws]), ["base_bias", "(4)", "(3)"]
+    yield "scale shape", lambda: call(x, bw, bb, bs[:, :3], [ww], [ws]), ["base_scale", "(4)", "(3)"]
+    yield "wavelet shape", lambda: call(x, bw, bb, bs, [ww[:8]], [ws]), ["wavelet_weight[0]", "(16, 1, 3, 3)"]
+    yield "levels", lambda: call(x, bw, bb, bs, [ww], []), ["one entry a level", "1 and 0"]
+    yield "too many levels", lambda: call(x, bw, bb, bs, [ww] * 9, [ws] * 9), ["at most 8", "got 9"]
+    yield "stride", lambda: call(x, bw, bb, bs, [ww], [ws], 0), ["stride", "got 0"]
+    yield "backend", lambda: call(x, bw, bb, bs, [ww], [ws], 1, "fast"), ["'fast'", *BACKENDS]
+    yield "empty image", lambda: call(x[:, :, :0], bw, bb, bs, [ww], [ws]), ["height", "0"]
+    yield "device", lambda: call(x, bw, bb, bs.to("meta"), [ww], [ws]), ["base_scale", "cpu", "meta"]
+    yield "layout", lambda: call(x.to_sparse(), bw, bb, bs, [ww], [ws]), ["Sparse"]
+    yield "no tensor", lambda: call([1.0], bw, bb, bs, [ww], [ws]), ["Tensor", "list"]
+    yield "dy", lambda: _ops._backward(dy[:, :, :5], x, bw, bb, bs, [ww], [ws], 1, 1, ""), ["dy", "(2, 4, 6, 6)"]
+    yield "mask", lambda: _ops._backward(dy, x, bw, bb, bs, [ww], [ws], 1, 64, ""), ["mask", "64"]
+    yield "bias mask", lambda: _ops._backward(dy, x, bw, None, bs, [ww], [ws], 1, 4, ""), ["base_bias"]
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in refusals()])
+def test_refusals(name):
+    """One exception, with what was expected and what came."""
+    call, words = next((c, w) for n, c, w in refusals() if n == name)
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_fake_kernels_refuse_too():
+    (x, *ps), _ = random_inputs(2, 4, 6, 6, 3, 1)
+    for bad in ([x[:, :3], *ps], [x.double(), *ps], [x, ps[0], ps[1][:3], *ps[2:]], [x, *ps[:3], ps[3][:8], ps[4]]):
+        with torch._subclasses.FakeTensorMode() as mode, pytest.raises(ValueError):
+            _ops._forward(*grouped([mode.from_tensor(t) for t in bad]), 1, "")
+
+
+def test_hostile_calls_never_end_the_process():
+    script = Path(__file__).with_name("hostile.py")
+    done = subprocess.run([sys.executable, script, "2000"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_extreme_values():
+    """Finite wherever a float32 evaluation rounded at the end is; nan stays where the filter reaches."""
+    inputs, dy = random_inputs(1, 1, 32, 32, 3, 5, dtype=torch.float16, parameters=torch.float32)
+    inputs[0] = torch.full_like(inputs[0], 3000.0)  # LL of level 5 is 96000, above float16's largest
+    inputs[1:] = [torch.full_like(t, 1e-3) for t in inputs[1:]]
+    assert_right(evaluate(inputs, dy * 0.01, operator(1)), inputs, dy * 0.01, 1)
+    x = torch.zeros(1, 1, 16, 16)
+    x[0, 0, 3, 3] = float("nan")
+    w = torch.ones(1, 1, 3, 3)
+    y = wtconv.functional.wtconv2d(x, w, None, torch.ones(1))
+    assert torch.isnan(y).sum() == 9 and torch.isnan(y[0, 0, 2:5, 2:5]).all()
