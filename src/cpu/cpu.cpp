@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "core/builtin.hpp"
 #include "core/parallel.hpp"
@@ -136,6 +137,11 @@ class Cpu final : public Backend {
     const Finish finish{p, parameters, gradients.parameters};
     const bool sums = mask_of(gradients).any_parameter();
     if (!gradients.x && !sums) return {};
+    if (p.batch == 0) {  // no task runs, every sum is zero
+      const std::vector<double> zeros(static_cast<std::size_t>(g.filters() * g.taps() + 1));
+      for (std::int64_t c = 0; c < p.channels; ++c) finish.channel(c, zeros.data());
+      return {};
+    }
     const Job job{.geometry = &g,
                   .in = dy,
                   .in_stride = p.stride,
