@@ -27,7 +27,8 @@ python: ## Build the PyTorch package and install it into .venv
 demo: demo-cpp $(if $(filter on,$(PYTHON)),demo-python) ## Set up, build, run WTConv on real images, train a small network
 demo-cpp: build
 	@build/$(PRESET)/wtconv compare --fashion-mnist --out out/compare.png
-demo-python:
+demo-python: $(if $(wildcard examples/demo.py),python)
+	@$(if $(wildcard examples/demo.py),python examples/demo.py)
 
 test: test-cpp $(if $(filter on,$(PYTHON)),test-python) ## Set up, build, and run every test
 test-cpp: build
