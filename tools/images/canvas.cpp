@@ -161,15 +161,4 @@ Image grey(const float* values, int height, int width, float low, float high) {
   return image;
 }
 
-Image signed_colors(const float* values, int height, int width, float limit) {
-  Image image{width, height, 3, std::vector<std::uint8_t>(std::size_t(width) * height * 3)};
-  constexpr std::array<float, 3> low{33, 102, 172}, mid{247, 247, 247}, high{178, 24, 43};
-  for (std::size_t i = 0; i < std::size_t(width) * height; ++i) {
-    const float t = limit > 0 ? std::clamp(values[i] / limit, -1.0f, 1.0f) : 0.0f;
-    const auto& end = t < 0 ? low : high;
-    for (int k = 0; k < 3; ++k) image.pixels[3 * i + k] = to_byte(mid[k] + (end[k] - mid[k]) * std::abs(t) + 0.5f);
-  }
-  return image;
-}
-
 }  // namespace wtconv::images

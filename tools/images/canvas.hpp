@@ -38,7 +38,5 @@ class Canvas {
 
 // A plane of floats as a grey picture: `low` is black, `high` is white.
 Image grey(const float* values, int height, int width, float low, float high);
-// A plane of signed floats as a two-sided colour picture: blue below zero, white at zero, red above; +-limit saturate.
-Image signed_colors(const float* values, int height, int width, float limit);
 
 }  // namespace wtconv::images

@@ -51,6 +51,11 @@ Status read_file(const std::string& path, std::vector<std::byte>& bytes) {
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return failed("read", path, std::strerror(errno));
   if (S_ISDIR(info.st_mode)) return failed("read", path, "it is a folder");
+  const auto too_large = [&] {
+    bytes.clear();
+    return failed("read", path, "it is larger than " + std::to_string(max_file_bytes >> 20) + " MiB");
+  };
+  if (S_ISREG(info.st_mode) && std::size_t(info.st_size) > max_file_bytes) return too_large();
   std::size_t filled = 0;
   for (;;) {
     // One byte more than a regular file's size lets the loop see the end without growing again.
@@ -60,10 +65,7 @@ Status read_file(const std::string& path, std::vector<std::byte>& bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failed("read", path, std::strerror(errno));
     filled += std::size_t(got);
-    if (filled > max_file_bytes) {
-      bytes.clear();
-      return failed("read", path, "it is larger than " + std::to_string(max_file_bytes >> 20) + " MiB");
-    }
+    if (filled > max_file_bytes) return too_large();
     if (got == 0) break;
   }
   bytes.resize(filled);

@@ -37,6 +37,7 @@ Status decode_jpeg(std::span<const std::byte> bytes, Image& image) {
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, subsampling = 0, colours = 0;
   if (tjDecompressHeader3(jpeg.get(), data, bytes.size(), &width, &height, &subsampling, &colours)) return corrupt();
+  if (width < 1 || height < 1) return bad("truncated or corrupt JPEG (it holds no picture)");
   if (Status s = check_size(width, height); !s.ok()) return s;
   const int channels = colours == TJCS_GRAY ? 1 : 3;
   Image result{width, height, channels, std::vector<std::uint8_t>(std::size_t(width) * height * channels)};

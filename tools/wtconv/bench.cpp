@@ -264,9 +264,10 @@ int run(const Arguments& a) {
   }
   const Machine host = host_machine(a.threads, a.host_file, Effort::full);
   if (!a.json) {
-    print(styled("Host: ", Style::bold) +
-          fmt::format("{}: copies {:.1f} GB/s (read + written), f32 {:.0f} G multiply-adds/s\n\n", host.name,
-                      host.bandwidth / 1e9, host.fma_f32 / 1e9));
+    print(wrapped(fmt::format("Host: {}; copies {:.1f} GB/s (read + written), f32 {:.0f} G multiply-adds/s", host.name,
+                              host.bandwidth / 1e9, host.fma_f32 / 1e9),
+                  0) +
+          "\n");
   }
   Bench bench(a, host);
   bool ok = true;
