@@ -361,7 +361,10 @@ class Correlation {
       T* const total = sums_ + (count() - 1) * v;
       auto sum = hn::Load(d, total);
       for (std::int64_t r = 0; r < last - first; ++r) {
-        for (std::int64_t j = 0; j < g_.width[0]; ++j) sum = hn::Add(sum, hn::Load(d, g[r] + j * v));
+        // Row by row: the roundings of a long sum of equal terms (the gradient of a mean) all go one way.
+        auto row = hn::Zero(d);
+        for (std::int64_t j = 0; j < g_.width[0]; ++j) row = hn::Add(row, hn::Load(d, g[r] + j * v));
+        sum = hn::Add(sum, row);
       }
       hn::Store(sum, d, total);
     }

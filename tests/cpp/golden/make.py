@@ -85,12 +85,16 @@ def gradients(x, params, dy, levels, stride):
     scales = {name: np.zeros_like(v) for name, v in params.items() if "scale" in name}
     for name, tensor in params.items():
         if "scale" in name:
-            run = lambda unit: forward(x, {**params, **scales, name: unit}, levels, stride)
+            silenced = scales
         elif name == "base_bias":
-            run = lambda unit: forward(np.zeros_like(x), dict(params, base_bias=unit), levels, stride)
+            silenced = {n: np.zeros_like(v) for n, v in params.items() if n in ("base_weight", "base_bias")}
+            silenced |= {n: v for n, v in scales.items() if n != "base_scale"}
         else:  # all other filters are silenced by their weights
-            others = {n: np.zeros_like(v) for n, v in params.items() if "weight" in n or n == "base_bias"}
-            run = lambda unit: forward(x, {**params, **others, name: unit}, levels, stride)
+            silenced = {n: np.zeros_like(v) for n, v in params.items() if "weight" in n or n == "base_bias"}
+
+        def run(unit, name=name, silenced=silenced):
+            return forward(x, {**params, **silenced, name: unit}, levels, stride)
+
         yield "gradient of " + name, unit_losses(tensor, run)
 
 
