@@ -17,7 +17,7 @@ struct Entry {
 
 struct Registry {
   std::mutex mutex;
-  std::vector<Entry> entries{{&cpu_backend(), 30}, {&reference_backend(), 10}};
+  std::vector<Entry> entries{{&cpu_backend(), 30}, {&unfused_backend(), 20}, {&reference_backend(), 10}};
 };
 
 Registry& registry() {

@@ -1,0 +1,335 @@
+// Bodies of the primitives for one SIMD target; included once per target by primitives.cpp.
+#if defined(WTCONV_UNFUSED_PRIMITIVES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WTCONV_UNFUSED_PRIMITIVES_INL_H_
+#undef WTCONV_UNFUSED_PRIMITIVES_INL_H_
+#else
+#define WTCONV_UNFUSED_PRIMITIVES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "unfused/primitives.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace wtconv::unfused {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+using Tag = hn::CappedTag<T, vector_bytes / sizeof(T)>;
+template <class T>
+using Vec = hn::Vec<Tag<T>>;
+
+// Stores the vector's first `n` elements.
+template <class T>
+HWY_INLINE void store_first(Vec<T> v, std::int64_t n, T* to) {
+  const Tag<T> d;
+  if (n >= std::int64_t(hn::Lanes(d))) {
+    hn::StoreU(v, d, to);
+  } else {
+    hn::BlendedStore(v, hn::FirstN(d, std::size_t(n)), d, to);
+  }
+}
+
+// Planes without gaps between rows are one long row.
+template <class T>
+bool flatten(Plane<T>& plane) {
+  if (plane.row != plane.w) return false;
+  plane = {plane.data, 1, plane.h * plane.w, plane.h * plane.w};
+  return true;
+}
+
+template <class T>
+void copy(Plane<T> from, std::int64_t top, std::int64_t left, Plane<T> to) {
+  const std::int64_t right = left + from.w;
+  for (std::int64_t r = 0; r < to.h; ++r) {
+    T* out = to.at(r);
+    if (r < top || r >= top + from.h) {
+      std::fill(out, out + to.w, T(0));
+      continue;
+    }
+    std::fill(out, out + left, T(0));
+    std::memcpy(out + left, from.at(r - top), std::size_t(from.w) * sizeof(T));
+    std::fill(out + right, out + to.w, T(0));
+  }
+}
+
+template <class T>
+void haar(Plane<T> x, const Plane<T>* bands) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d)), w = bands[0].w;
+  const auto half = hn::Set(d, T(0.5));
+  for (std::int64_t r = 0; r < bands[0].h; ++r) {
+    const T *upper = x.at(2 * r), *lower = x.at(2 * r + 1);
+    T *ll = bands[0].at(r), *lh = bands[1].at(r), *hl = bands[2].at(r), *hh = bands[3].at(r);
+    // The last vector overlaps the one before it.
+    for (std::int64_t q = 0; q < w && w >= n; q = q + n == w ? w : std::min(q + n, w - n)) {
+      Vec<T> a, b, c, e;
+      hn::LoadInterleaved2(d, upper + 2 * q, a, b);
+      hn::LoadInterleaved2(d, lower + 2 * q, c, e);
+      const auto top = hn::Mul(half, hn::Add(a, b)), bottom = hn::Mul(half, hn::Add(c, e));
+      const auto top_step = hn::Mul(half, hn::Sub(a, b)), bottom_step = hn::Mul(half, hn::Sub(c, e));
+      hn::StoreU(hn::Add(top, bottom), d, ll + q);
+      hn::StoreU(hn::Sub(top, bottom), d, lh + q);
+      hn::StoreU(hn::Add(top_step, bottom_step), d, hl + q);
+      hn::StoreU(hn::Sub(top_step, bottom_step), d, hh + q);
+    }
+    for (std::int64_t q = 0; q < w && w < n; ++q) {
+      const T a = upper[2 * q], b = upper[2 * q + 1], c = lower[2 * q], e = lower[2 * q + 1];
+      const T top = T(0.5) * (a + b), bottom = T(0.5) * (c + e);
+      const T top_step = T(0.5) * (a - b), bottom_step = T(0.5) * (c - e);
+      ll[q] = top + bottom;
+      lh[q] = top - bottom;
+      hl[q] = top_step + bottom_step;
+      hh[q] = top_step - bottom_step;
+    }
+  }
+}
+
+// One row of the inverse transform, from row r of the bands: 2 w elements. `sign` is +1 in the upper row of a block and
+// -1 in the lower one. `add`, where present, is added to LL.
+template <class T>
+HWY_INLINE void synthesis_step(const Plane<T>* bands, std::int64_t r, T sign, const T* HWY_RESTRICT add,
+                               T* HWY_RESTRICT to) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d)), w = bands[0].w;
+  const T *ll = bands[0].at(r), *lh = bands[1].at(r), *hl = bands[2].at(r), *hh = bands[3].at(r);
+  const auto s = hn::Set(d, sign), half = hn::Set(d, T(0.5));
+  for (std::int64_t q = 0; q < w && w >= n; q = q + n == w ? w : std::min(q + n, w - n)) {
+    auto low = hn::LoadU(d, ll + q);
+    if (add) low = hn::Add(low, hn::LoadU(d, add + q));
+    low = hn::Mul(half, hn::MulAdd(s, hn::LoadU(d, lh + q), low));
+    const auto high = hn::Mul(half, hn::MulAdd(s, hn::LoadU(d, hh + q), hn::LoadU(d, hl + q)));
+    hn::StoreInterleaved2(hn::Add(low, high), hn::Sub(low, high), d, to + 2 * q);
+  }
+  for (std::int64_t q = 0; q < w && w < n; ++q) {
+    const T low = T(0.5) * (ll[q] + (add ? add[q] : T(0)) + sign * lh[q]);
+    const T high = T(0.5) * (hl[q] + sign * hh[q]);
+    to[2 * q] = low + high;
+    to[2 * q + 1] = low - high;
+  }
+}
+
+template <class T>
+void inverse_haar(const Plane<T>* bands, Plane<T> to) {
+  for (std::int64_t r = 0; r < to.h; ++r) {
+    synthesis_step<T>(bands, r >> 1, r & 1 ? T(-1) : T(1), nullptr, to.at(r));
+  }
+}
+
+template <class T>
+void collapse(const Plane<T>* bands, int levels, Plane<T> base, T* rows, Plane<T> to) {
+  T* const buffer[2] = {rows, rows + synthesis_row(to.w)};
+  for (std::int64_t r = 0; r < to.h; ++r) {
+    const T* sum = nullptr;
+    for (int l = levels; l >= 1; --l) {
+      synthesis_step<T>(bands + 4 * (l - 1), r >> l, (r >> (l - 1)) & 1 ? T(-1) : T(1), sum, buffer[l & 1]);
+      sum = buffer[l & 1];
+    }
+    const T* HWY_RESTRICT b = base.at(r);
+    T* HWY_RESTRICT out = to.at(r);
+    for (std::int64_t q = 0; q < to.w; ++q) out[q] = b[q] + sum[q];
+  }
+}
+
+// Rows x strips of output rows at a time: `strip_loop(r, rows)` finds in `strip` the input of output rows r .. r +
+// rows.
+template <class T, class F>
+HWY_INLINE void for_each_strip(Plane<T> x, int k, int before, T* strip, F&& f) {
+  const std::int64_t row = strip_row<T>(x.w, k);
+  for (std::int64_t r = 0; r < x.h; r += strip_rows) {
+    const std::int64_t rows = std::min(strip_rows, x.h - r);
+    // Rows [first, last) of x meet the window of these output rows.
+    const std::int64_t first = std::max<std::int64_t>(r - before, 0);
+    const std::int64_t last = std::min<std::int64_t>(r - before + rows + k - 1, x.h);
+    const Plane<T> in{x.at(first), std::max<std::int64_t>(last - first, 0), x.w, x.row};
+    const Plane<T> window{strip, rows + k - 1, row, row};
+    copy<T>(in, first - (r - before), before, window);
+    f(r, window);
+  }
+}
+
+// Output rows r .. r + R of C vectors from column q. K = 0: any k.
+template <class T, int K, int R, int C>
+HWY_INLINE void convolve_block(const Plane<T>& in, const Filter<T>& f, std::int64_t r, std::int64_t q,
+                               std::int64_t columns, T* to, std::int64_t to_row) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d));
+  const int k = K ? K : f.k;
+  Vec<T> sum[R][C];
+  for (int a = 0; a < R; ++a) {
+    for (int c = 0; c < C; ++c) sum[a][c] = hn::Set(d, f.bias);
+  }
+  const T* HWY_RESTRICT x = in.at(r) + q;
+  const T* HWY_RESTRICT weight = f.weight;
+  // Input row i meets tap row i - a of output row a.
+  for (int i = 0; i < k + R - 1; ++i) {
+    for (int j = 0; j < k; ++j) {
+      Vec<T> v[C];
+      for (int c = 0; c < C; ++c) v[c] = hn::LoadU(d, x + i * in.row + j + c * n);
+      for (int a = 0; a < R; ++a) {
+        if (i - a < 0 || i - a >= k) continue;
+        const auto tap = hn::Set(d, weight[(i - a) * k + j]);
+        for (int c = 0; c < C; ++c) sum[a][c] = hn::MulAdd(tap, v[c], sum[a][c]);
+      }
+    }
+  }
+  for (int a = 0; a < R; ++a) {
+    for (int c = 0; c < C; ++c) store_first<T>(sum[a][c], columns - c * n, to + a * to_row + q + c * n);
+  }
+}
+
+template <class T, int K>
+void convolve_k(Plane<T> x, const Filter<T>& f, T* strip, Plane<T> to) {
+  const std::int64_t n = std::int64_t(hn::Lanes(Tag<T>()));
+  constexpr int R = K ? 4 : 1;
+  for_each_strip<T>(x, f.k, f.before, strip, [&](std::int64_t top, const Plane<T>& in) HWY_ATTR {
+    const std::int64_t rows = in.h - f.k + 1;
+    for (std::int64_t q = 0; q < to.w;) {
+      const std::int64_t left = to.w - q;
+      const bool two = left > n;
+      const std::int64_t columns = std::min(left, two ? 2 * n : n);
+      // The last rows overlap those before them.
+      for (std::int64_t r = 0; r < rows && rows >= R; r = r + R == rows ? rows : std::min(r + R, rows - R)) {
+        if (two) {
+          convolve_block<T, K, R, 2>(in, f, r, q, columns, to.at(top + r), to.row);
+        } else {
+          convolve_block<T, K, R, 1>(in, f, r, q, columns, to.at(top + r), to.row);
+        }
+      }
+      for (std::int64_t r = 0; r < rows && rows < R; ++r) {
+        for (std::int64_t c = 0; c < columns; c += n) {
+          convolve_block<T, K, 1, 1>(in, f, r, q + c, columns - c, to.at(top + r), to.row);
+        }
+      }
+      q += columns;
+    }
+  });
+}
+
+template <class T>
+void convolve(Plane<T> x, const Filter<T>& f, T* strip, Plane<T> to) {
+  switch (f.k) {
+    case 3:
+      return convolve_k<T, 3>(x, f, strip, to);
+    case 5:
+      return convolve_k<T, 5>(x, f, strip, to);
+    case 7:
+      return convolve_k<T, 7>(x, f, strip, to);
+    default:
+      return convolve_k<T, 0>(x, f, strip, to);
+  }
+}
+
+// I rows of J taps from (i, j), over one strip.
+template <class T, int I, int J>
+HWY_INLINE void correlate_block(const Plane<T>& in, const Plane<T>& g, int k, int i, int j, double* sums) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d));
+  Vec<T> sum[I][J];
+  for (int a = 0; a < I; ++a) {
+    for (int b = 0; b < J; ++b) sum[a][b] = hn::Zero(d);
+  }
+  for (std::int64_t r = 0; r < g.h; ++r) {
+    const T* HWY_RESTRICT x = in.at(r + i) + j;
+    const T* HWY_RESTRICT grow = g.at(r);
+    for (std::int64_t q = 0; q < g.w; q += n) {
+      const auto v =
+          g.w - q >= n ? hn::LoadU(d, grow + q) : hn::MaskedLoad(hn::FirstN(d, std::size_t(g.w - q)), d, grow + q);
+      for (int a = 0; a < I; ++a) {
+        for (int b = 0; b < J; ++b) sum[a][b] = hn::MulAdd(v, hn::LoadU(d, x + a * in.row + q + b), sum[a][b]);
+      }
+    }
+  }
+  for (int a = 0; a < I; ++a) {
+    for (int b = 0; b < J; ++b) sums[(i + a) * k + j + b] += double(hn::GetLane(hn::SumOfLanes(d, sum[a][b])));
+  }
+}
+
+template <class T, int K>
+void correlate_k(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* sums) {
+  for_each_strip<T>(x, k, before, strip, [&](std::int64_t top, const Plane<T>& in) HWY_ATTR {
+    const Plane<T> rows{g.at(top), in.h - k + 1, g.w, g.row};
+    if constexpr (K > 0) {
+      constexpr int I = K <= 3 ? K : K <= 5 ? 2 : 1;  // about ten sums stay in registers
+      int i = 0;
+      for (; i + I <= K; i += I) correlate_block<T, I, K>(in, rows, k, i, 0, sums);
+      for (; i < K; ++i) correlate_block<T, 1, K>(in, rows, k, i, 0, sums);
+    } else {
+      for (int i = 0; i < k; ++i) {
+        int j = 0;
+        for (; j + 4 <= k; j += 4) correlate_block<T, 1, 4>(in, rows, k, i, j, sums);
+        for (; j < k; ++j) correlate_block<T, 1, 1>(in, rows, k, i, j, sums);
+      }
+    }
+  });
+}
+
+template <class T>
+void correlate(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* sums) {
+  switch (k) {
+    case 3:
+      return correlate_k<T, 3>(x, g, k, before, strip, sums);
+    case 5:
+      return correlate_k<T, 5>(x, g, k, before, strip, sums);
+    case 7:
+      return correlate_k<T, 7>(x, g, k, before, strip, sums);
+    default:
+      return correlate_k<T, 0>(x, g, k, before, strip, sums);
+  }
+}
+
+template <class T>
+void multiply(Plane<T> x, T scale, Plane<T> to) {
+  if (x.row == x.w && to.row == to.w) flatten(x), flatten(to);
+  for (std::int64_t r = 0; r < to.h; ++r) {
+    const T* HWY_RESTRICT in = x.at(r);
+    T* HWY_RESTRICT out = to.at(r);
+    for (std::int64_t q = 0; q < to.w; ++q) out[q] = scale * in[q];
+  }
+}
+
+template <class T>
+void add(Plane<T> a, Plane<T> b, Plane<T> to) {
+  if (a.row == a.w && b.row == b.w && to.row == to.w) flatten(a), flatten(b), flatten(to);
+  for (std::int64_t r = 0; r < to.h; ++r) {
+    const T *HWY_RESTRICT u = a.at(r), *HWY_RESTRICT v = b.at(r);
+    T* HWY_RESTRICT out = to.at(r);
+    for (std::int64_t q = 0; q < to.w; ++q) out[q] = u[q] + v[q];
+  }
+}
+
+template <class T>
+double sum(Plane<T> x) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d));
+  double total = 0;
+  for (std::int64_t r = 0; r < x.h; ++r) {
+    const T* in = x.at(r);
+    auto lanes = hn::Zero(d);
+    std::int64_t q = 0;
+    for (; q + n <= x.w; q += n) lanes = hn::Add(lanes, hn::LoadU(d, in + q));
+    double row = double(hn::GetLane(hn::SumOfLanes(d, lanes)));
+    for (; q < x.w; ++q) row += double(in[q]);
+    total += row;
+  }
+  return total;
+}
+
+template <class T>
+const Primitives<T>* table() {
+  static constexpr Primitives<T> p{copy<T>,      haar<T>,     inverse_haar<T>, collapse<T>, convolve<T>,
+                                   correlate<T>, multiply<T>, add<T>,          sum<T>};
+  return &p;
+}
+const Primitives<float>* table_f32() { return table<float>(); }
+const Primitives<double>* table_f64() { return table<double>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace wtconv::unfused
+HWY_AFTER_NAMESPACE();
+
+#endif
