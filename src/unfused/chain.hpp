@@ -85,9 +85,7 @@ class Chain {
     }
     moved_ += to.bytes() + image_elements(stride) * double(size_of(p_.dtype));
     if (stride > 1) {
-      for_each(to.planes, to.h * to.w, [&](std::int64_t i, Scratch) {
-        f_.copy({to.data, 0, 0, 0}, 0, 0, to.plane(i));
-      });
+      for_each(to.planes, to.h * to.w, [&](std::int64_t i, Scratch) { f_.copy({to.data, 0, 0, 0}, to.plane(i)); });
     }
     if (!measure_) transfer(v, kept(to, stride));
     return to;
@@ -190,18 +188,19 @@ class Chain {
     return {std::move(memory), sums};
   }
 
-  // base + R[1] from the filtered bands z of levels 1, 2, ..., written to `to`.
-  void synthesis(std::vector<Tensor<T>>& z, const Tensor<T>& base, const Tensor<T>& to) {
-    if (switches_.collapse_synthesis) return collapse(z, base, to);
+  // base + R[1] from the filtered bands z of levels 1, 2, ..., written to the target.
+  Tensor<T> synthesis(std::vector<Tensor<T>> z, const Tensor<T>& base, const TensorView& v, int stride) {
+    if (switches_.collapse_synthesis) return collapse(z, base, target(v, stride));
     // R[L + 1] = 0: one plane of zeros that every channel shares.
     Tensor<T> r = make(1, p_.height_at(p_.levels), p_.width_at(p_.levels));
-    for_each(1, r.h * r.w, [&](std::int64_t, Scratch) { f_.copy({r.data, 0, 0, 0}, 0, 0, r.plane(0)); });
+    for_each(1, r.h * r.w, [&](std::int64_t, Scratch) { f_.copy({r.data, 0, 0, 0}, r.plane(0)); });
     r.planes = p_.batch * p_.channels, r.step = 0;
     for (int l = p_.levels; l >= 1; --l) {
-      const Tensor<T> bands = std::move(z[l - 1]);
-      r = inverse_haar(join(add(bands.band(LL), r), bands)).crop(p_.height_at(l - 1), p_.width_at(l - 1));
+      r = join(add(z[l - 1].band(LL), r), z[l - 1]);
+      z.pop_back();
+      r = inverse_haar(r).crop(p_.height_at(l - 1), p_.width_at(l - 1));
     }
-    add(base, r, to);
+    return add(base, r, target(v, stride));
   }
 
   // Calls f(i, scratch) for i in [0, n), in groups worth a thread's while.
@@ -250,7 +249,7 @@ class Chain {
   Tensor<T> pad(Tensor<T> x) {
     if (x.h % 2 == 0 && x.w % 2 == 0) return x;
     const Tensor<T> to = make(x.planes, (x.h + 1) / 2 * 2, (x.w + 1) / 2 * 2);
-    for_each(to.planes, to.h * to.w, [&](std::int64_t i, Scratch) { f_.copy(x.plane(i), 0, 0, to.plane(i)); });
+    for_each(to.planes, to.h * to.w, [&](std::int64_t i, Scratch) { f_.copy(x.plane(i), to.plane(i)); });
     count({x}, to);
     return to;
   }
@@ -269,7 +268,7 @@ class Chain {
     return to;
   }
 
-  void collapse(const std::vector<Tensor<T>>& z, const Tensor<T>& base, const Tensor<T>& to) {
+  Tensor<T> collapse(const std::vector<Tensor<T>>& z, const Tensor<T>& base, const Tensor<T>& to) {
     for_each(to.planes, to.h * to.w, [&](std::int64_t i, Scratch scratch) {
       std::array<Plane<T>, 4 * max_levels> bands;
       for (std::size_t s = 0; s < 4 * z.size(); ++s) bands[s] = z[s / 4].plane(4 * i + s % 4);
@@ -277,6 +276,7 @@ class Chain {
     });
     count({base}, to);
     for (const Tensor<T>& bands : z) count({bands}, {});
+    return to;
   }
 
   Tensor<T> convolve(Source<T>& source, const Filters<T>& f, std::optional<Tensor<T>> given) {
@@ -314,7 +314,7 @@ class Chain {
   Tensor<T> join(const Tensor<T>& ll, const Tensor<T>& z) {
     const Tensor<T> to = make(z.planes, z.h, z.w);
     for_each(z.planes, z.h * z.w,
-             [&](std::int64_t i, Scratch) { f_.copy(i % 4 == LL ? ll.plane(i / 4) : z.plane(i), 0, 0, to.plane(i)); });
+             [&](std::int64_t i, Scratch) { f_.copy(i % 4 == LL ? ll.plane(i / 4) : z.plane(i), to.plane(i)); });
     count({z}, to);
     return to;
   }
@@ -333,11 +333,11 @@ class Chain {
     for (int n = 0; n < 4; ++n) bands[n] = {scratch + n * h * w, h, w, w};
     if (image.h % 2 || image.w % 2) {
       const Plane<T> even{scratch + 4 * h * w, 2 * h, 2 * w, 2 * w};
-      f_.copy(image, 0, 0, even);
+      f_.copy(image, even);
       image = even;
     }
     f_.haar(image, bands.data());
-    if (s.ll_pending) f_.copy(bands[LL], 0, 0, s.ll->plane(i));
+    if (s.ll_pending) f_.copy(bands[LL], s.ll->plane(i));
     return bands;
   }
 

@@ -7,10 +7,17 @@
 #endif
 
 #include <algorithm>
-#include <cstring>
 
 #include "hwy/highway.h"
 #include "unfused/primitives.hpp"
+
+// GCC leaves loops of this size rolled, and their sums in memory.
+#undef WTCONV_UNROLL
+#if HWY_COMPILER_CLANG
+#define WTCONV_UNROLL _Pragma("clang loop unroll_count(16)")
+#else
+#define WTCONV_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace wtconv::unfused {
@@ -23,7 +30,12 @@ using Tag = hn::CappedTag<T, vector_bytes / sizeof(T)>;
 template <class T>
 using Vec = hn::Vec<Tag<T>>;
 
-// Stores the vector's first `n` elements.
+// A vector's first `n` elements; the rest of a loaded one is zero.
+template <class T>
+HWY_INLINE Vec<T> load_first(const T* from, std::int64_t n) {
+  const Tag<T> d;
+  return n >= std::int64_t(hn::Lanes(d)) ? hn::LoadU(d, from) : hn::MaskedLoad(hn::FirstN(d, std::size_t(n)), d, from);
+}
 template <class T>
 HWY_INLINE void store_first(Vec<T> v, std::int64_t n, T* to) {
   const Tag<T> d;
@@ -34,27 +46,63 @@ HWY_INLINE void store_first(Vec<T> v, std::int64_t n, T* to) {
   }
 }
 
-// Planes without gaps between rows are one long row.
-template <class T>
-bool flatten(Plane<T>& plane) {
-  if (plane.row != plane.w) return false;
-  plane = {plane.data, 1, plane.h * plane.w, plane.h * plane.w};
-  return true;
+// Planes without gaps between their rows are one long row.
+template <class T, class... Planes>
+void flatten(Plane<T>& first, Planes&... others) {
+  if (first.row != first.w || (... || (others.row != others.w || others.w != first.w))) return;
+  first = {first.data, 1, first.h * first.w, first.h * first.w};
+  ((others = {others.data, 1, first.w, first.w}), ...);
+}
+
+// Rows of `to` become f(row, column, elements), a vector.
+template <class T, class F>
+HWY_INLINE void map(const Plane<T>& to, const F& f) {
+  const std::int64_t n = std::int64_t(hn::Lanes(Tag<T>()));
+  for (std::int64_t r = 0; r < to.h; ++r) {
+    for (std::int64_t q = 0; q < to.w; q += n) store_first<T>(f(r, q, to.w - q), to.w - q, to.at(r) + q);
+  }
 }
 
 template <class T>
-void copy(Plane<T> from, std::int64_t top, std::int64_t left, Plane<T> to) {
-  const std::int64_t right = left + from.w;
-  for (std::int64_t r = 0; r < to.h; ++r) {
-    T* out = to.at(r);
-    if (r < top || r >= top + from.h) {
-      std::fill(out, out + to.w, T(0));
-      continue;
-    }
-    std::fill(out, out + left, T(0));
-    std::memcpy(out + left, from.at(r - top), std::size_t(from.w) * sizeof(T));
-    std::fill(out + right, out + to.w, T(0));
+void zero(Plane<T> to) {
+  flatten(to);
+  map<T>(to, [](std::int64_t, std::int64_t, std::int64_t) HWY_ATTR { return hn::Zero(Tag<T>()); });
+}
+
+template <class T>
+void copy(Plane<T> from, Plane<T> to) {
+  if (from.h < to.h || from.w < to.w) zero(to);
+  to.h = from.h, to.w = from.w;
+  flatten(from, to);
+  map<T>(to, [&](std::int64_t r, std::int64_t q, std::int64_t n) HWY_ATTR { return load_first(from.at(r) + q, n); });
+}
+
+template <class T>
+void multiply(Plane<T> x, T scale, Plane<T> to) {
+  flatten(x, to);
+  const auto s = hn::Set(Tag<T>(), scale);
+  map<T>(to, [&](std::int64_t r, std::int64_t q, std::int64_t n)
+                 HWY_ATTR { return hn::Mul(s, load_first(x.at(r) + q, n)); });
+}
+
+template <class T>
+void add(Plane<T> a, Plane<T> b, Plane<T> to) {
+  flatten(a, b, to);
+  map<T>(to, [&](std::int64_t r, std::int64_t q, std::int64_t n)
+                 HWY_ATTR { return hn::Add(load_first(a.at(r) + q, n), load_first(b.at(r) + q, n)); });
+}
+
+template <class T>
+double sum(Plane<T> x) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d));
+  double total = 0;
+  for (std::int64_t r = 0; r < x.h; ++r) {
+    auto lanes = hn::Zero(d);
+    for (std::int64_t q = 0; q < x.w; q += n) lanes = hn::Add(lanes, load_first(x.at(r) + q, x.w - q));
+    total += double(hn::GetLane(hn::SumOfLanes(d, lanes)));
   }
+  return total;
 }
 
 template <class T>
@@ -129,25 +177,25 @@ void collapse(const Plane<T>* bands, int levels, Plane<T> base, T* rows, Plane<T
       synthesis_step<T>(bands + 4 * (l - 1), r >> l, (r >> (l - 1)) & 1 ? T(-1) : T(1), sum, buffer[l & 1]);
       sum = buffer[l & 1];
     }
-    const T* HWY_RESTRICT b = base.at(r);
-    T* HWY_RESTRICT out = to.at(r);
-    for (std::int64_t q = 0; q < to.w; ++q) out[q] = b[q] + sum[q];
+    const std::int64_t w = to.w;
+    add<T>({base.at(r), 1, w, w}, {buffer[1], 1, w, w}, {to.at(r), 1, w, w});
   }
 }
 
-// Rows x strips of output rows at a time: `strip_loop(r, rows)` finds in `strip` the input of output rows r .. r +
-// rows.
+// Calls f(r, window) for strips of output rows from r; `window` is what they read of x, with its border of zeros.
 template <class T, class F>
-HWY_INLINE void for_each_strip(Plane<T> x, int k, int before, T* strip, F&& f) {
-  const std::int64_t row = strip_row<T>(x.w, k);
+HWY_INLINE void for_each_strip(const Plane<T>& x, int k, int before, T* strip, F&& f) {
+  const Tag<T> d;
+  const std::int64_t n = std::int64_t(hn::Lanes(d)), row = strip_row<T>(x.w, k);
   for (std::int64_t r = 0; r < x.h; r += strip_rows) {
-    const std::int64_t rows = std::min(strip_rows, x.h - r);
-    // Rows [first, last) of x meet the window of these output rows.
-    const std::int64_t first = std::max<std::int64_t>(r - before, 0);
-    const std::int64_t last = std::min<std::int64_t>(r - before + rows + k - 1, x.h);
-    const Plane<T> in{x.at(first), std::max<std::int64_t>(last - first, 0), x.w, x.row};
-    const Plane<T> window{strip, rows + k - 1, row, row};
-    copy<T>(in, first - (r - before), before, window);
+    const Plane<T> window{strip, std::min(strip_rows, x.h - r) + k - 1, row, row};
+    for (std::int64_t i = 0; i < window.h; ++i) {
+      T* const to = window.at(i);
+      for (std::int64_t q = 0; q < row; q += n) hn::StoreU(hn::Zero(d), d, to + q);
+      const std::int64_t from = r + i - before;
+      if (from < 0 || from >= x.h) continue;
+      for (std::int64_t q = 0; q < x.w; q += n) hn::StoreU(load_first(x.at(from) + q, x.w - q), d, to + before + q);
+    }
     f(r, window);
   }
 }
@@ -166,10 +214,13 @@ HWY_INLINE void convolve_block(const Plane<T>& in, const Filter<T>& f, std::int6
   const T* HWY_RESTRICT x = in.at(r) + q;
   const T* HWY_RESTRICT weight = f.weight;
   // Input row i meets tap row i - a of output row a.
+  WTCONV_UNROLL
   for (int i = 0; i < k + R - 1; ++i) {
+    WTCONV_UNROLL
     for (int j = 0; j < k; ++j) {
       Vec<T> v[C];
       for (int c = 0; c < C; ++c) v[c] = hn::LoadU(d, x + i * in.row + j + c * n);
+      WTCONV_UNROLL
       for (int a = 0; a < R; ++a) {
         if (i - a < 0 || i - a >= k) continue;
         const auto tap = hn::Set(d, weight[(i - a) * k + j]);
@@ -183,7 +234,7 @@ HWY_INLINE void convolve_block(const Plane<T>& in, const Filter<T>& f, std::int6
 }
 
 template <class T, int K>
-void convolve_k(Plane<T> x, const Filter<T>& f, T* strip, Plane<T> to) {
+void convolve_k(const Plane<T>& x, const Filter<T>& f, T* strip, const Plane<T>& to) {
   const std::int64_t n = std::int64_t(hn::Lanes(Tag<T>()));
   constexpr int R = K ? 4 : 1;
   for_each_strip<T>(x, f.k, f.before, strip, [&](std::int64_t top, const Plane<T>& in) HWY_ATTR {
@@ -211,7 +262,7 @@ void convolve_k(Plane<T> x, const Filter<T>& f, T* strip, Plane<T> to) {
 }
 
 template <class T>
-void convolve(Plane<T> x, const Filter<T>& f, T* strip, Plane<T> to) {
+void convolve(const Plane<T>& x, const Filter<T>& f, T* strip, const Plane<T>& to) {
   switch (f.k) {
     case 3:
       return convolve_k<T, 3>(x, f, strip, to);
@@ -237,8 +288,7 @@ HWY_INLINE void correlate_block(const Plane<T>& in, const Plane<T>& g, int k, in
     const T* HWY_RESTRICT x = in.at(r + i) + j;
     const T* HWY_RESTRICT grow = g.at(r);
     for (std::int64_t q = 0; q < g.w; q += n) {
-      const auto v =
-          g.w - q >= n ? hn::LoadU(d, grow + q) : hn::MaskedLoad(hn::FirstN(d, std::size_t(g.w - q)), d, grow + q);
+      const auto v = load_first(grow + q, g.w - q);
       for (int a = 0; a < I; ++a) {
         for (int b = 0; b < J; ++b) sum[a][b] = hn::MulAdd(v, hn::LoadU(d, x + a * in.row + q + b), sum[a][b]);
       }
@@ -250,7 +300,7 @@ HWY_INLINE void correlate_block(const Plane<T>& in, const Plane<T>& g, int k, in
 }
 
 template <class T, int K>
-void correlate_k(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* sums) {
+void correlate_k(const Plane<T>& x, const Plane<T>& g, int k, int before, T* strip, double* sums) {
   for_each_strip<T>(x, k, before, strip, [&](std::int64_t top, const Plane<T>& in) HWY_ATTR {
     const Plane<T> rows{g.at(top), in.h - k + 1, g.w, g.row};
     if constexpr (K > 0) {
@@ -269,7 +319,7 @@ void correlate_k(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* su
 }
 
 template <class T>
-void correlate(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* sums) {
+void correlate(const Plane<T>& x, const Plane<T>& g, int k, int before, T* strip, double* sums) {
   switch (k) {
     case 3:
       return correlate_k<T, 3>(x, g, k, before, strip, sums);
@@ -280,43 +330,6 @@ void correlate(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* sums
     default:
       return correlate_k<T, 0>(x, g, k, before, strip, sums);
   }
-}
-
-template <class T>
-void multiply(Plane<T> x, T scale, Plane<T> to) {
-  if (x.row == x.w && to.row == to.w) flatten(x), flatten(to);
-  for (std::int64_t r = 0; r < to.h; ++r) {
-    const T* HWY_RESTRICT in = x.at(r);
-    T* HWY_RESTRICT out = to.at(r);
-    for (std::int64_t q = 0; q < to.w; ++q) out[q] = scale * in[q];
-  }
-}
-
-template <class T>
-void add(Plane<T> a, Plane<T> b, Plane<T> to) {
-  if (a.row == a.w && b.row == b.w && to.row == to.w) flatten(a), flatten(b), flatten(to);
-  for (std::int64_t r = 0; r < to.h; ++r) {
-    const T *HWY_RESTRICT u = a.at(r), *HWY_RESTRICT v = b.at(r);
-    T* HWY_RESTRICT out = to.at(r);
-    for (std::int64_t q = 0; q < to.w; ++q) out[q] = u[q] + v[q];
-  }
-}
-
-template <class T>
-double sum(Plane<T> x) {
-  const Tag<T> d;
-  const std::int64_t n = std::int64_t(hn::Lanes(d));
-  double total = 0;
-  for (std::int64_t r = 0; r < x.h; ++r) {
-    const T* in = x.at(r);
-    auto lanes = hn::Zero(d);
-    std::int64_t q = 0;
-    for (; q + n <= x.w; q += n) lanes = hn::Add(lanes, hn::LoadU(d, in + q));
-    double row = double(hn::GetLane(hn::SumOfLanes(d, lanes)));
-    for (; q < x.w; ++q) row += double(in[q]);
-    total += row;
-  }
-  return total;
 }
 
 template <class T>

@@ -1,7 +1,7 @@
 #include "unfused/primitives.hpp"
 
-// SSE4 is the first x86 target with what the bodies need at full speed; older processors run the scalar one.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+// Below SSE4 the scalar target runs. SVE vectors cannot be kept in arrays; such processors run the NEON one.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "unfused/primitives.cpp"
 // clang-format off: must come first

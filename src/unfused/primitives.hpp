@@ -24,8 +24,8 @@ struct Filter {
 // Planes hold T = float or double. Outputs do not overlap inputs.
 template <class T>
 struct Primitives {
-  // to = from with its corner at (top, left); what `from` does not cover is zero.
-  void (*copy)(Plane<T> from, std::int64_t top, std::int64_t left, Plane<T> to);
+  // What `from` does not cover at the bottom and right is zero.
+  void (*copy)(Plane<T> from, Plane<T> to);
   // Bands LL, LH, HL, HH of an image of even size.
   void (*haar)(Plane<T> x, const Plane<T>* bands);
   // Its inverse; `to` has twice the bands' size.
@@ -34,9 +34,9 @@ struct Primitives {
   // `bands` holds 4 planes a level, finest first; `rows` has room for two rows of synthesis_row() elements.
   void (*collapse)(const Plane<T>* bands, int levels, Plane<T> base, T* rows, Plane<T> to);
   // to(r, q) = bias + sum over (i, j) of weight(i, j) x(r + i - before, q + j - before).
-  void (*convolve)(Plane<T> x, const Filter<T>& filter, T* strip, Plane<T> to);
+  void (*convolve)(const Plane<T>& x, const Filter<T>& filter, T* strip, const Plane<T>& to);
   // sums(i, j) += sum over (r, q) of x(r + i - before, q + j - before) g(r, q): the convolution's weight gradient.
-  void (*correlate)(Plane<T> x, Plane<T> g, int k, int before, T* strip, double* sums);
+  void (*correlate)(const Plane<T>& x, const Plane<T>& g, int k, int before, T* strip, double* sums);
   void (*multiply)(Plane<T> x, T scale, Plane<T> to);
   void (*add)(Plane<T> a, Plane<T> b, Plane<T> to);
   double (*sum)(Plane<T> x);

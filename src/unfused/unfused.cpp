@@ -89,10 +89,7 @@ double run(const Problem& p, const Options& options, Arena& arena, bool measure,
   }
   image = x = {};
   if (job.apply) {
-    if (p.levels > 0) {
-      result = chain.target(job.result, job.result_stride);
-      chain.synthesis(filtered, base, *result);
-    }
+    if (p.levels > 0) result = chain.synthesis(std::move(filtered), base, job.result, job.result_stride);
     chain.scatter(*result, job.result, job.result_stride);
   }
   return chain.bytes_moved();
