@@ -30,20 +30,31 @@ using Tag = hn::CappedTag<T, vector_bytes / sizeof(T)>;
 template <class T>
 using Vec = hn::Vec<Tag<T>>;
 
-// A vector's first `n` elements; the rest of a loaded one is zero.
+// A vector's first `n` elements; the rest of a loaded one is zero, and no memory beyond them is touched. Where masked
+// operations touch it (SSE4, NEON), the elements pass through an array.
 template <class T>
 HWY_INLINE Vec<T> load_first(const T* from, std::int64_t n) {
   const Tag<T> d;
-  return n >= std::int64_t(hn::Lanes(d)) ? hn::LoadU(d, from) : hn::MaskedLoad(hn::FirstN(d, std::size_t(n)), d, from);
+  if (n >= std::int64_t(hn::Lanes(d))) return hn::LoadU(d, from);
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
+  for (std::int64_t i = 0; i < n; ++i) lanes[i] = from[i];
+  return hn::Load(d, lanes);
+#else
+  return hn::MaskedLoad(hn::FirstN(d, std::size_t(n)), d, from);
+#endif
 }
 template <class T>
 HWY_INLINE void store_first(Vec<T> v, std::int64_t n, T* to) {
   const Tag<T> d;
-  if (n >= std::int64_t(hn::Lanes(d))) {
-    hn::StoreU(v, d, to);
-  } else {
-    hn::BlendedStore(v, hn::FirstN(d, std::size_t(n)), d, to);
-  }
+  if (n >= std::int64_t(hn::Lanes(d))) return hn::StoreU(v, d, to);
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN T lanes[hn::MaxLanes(d)];
+  hn::Store(v, d, lanes);
+  for (std::int64_t i = 0; i < n; ++i) to[i] = lanes[i];
+#else
+  hn::BlendedStore(v, hn::FirstN(d, std::size_t(n)), d, to);
+#endif
 }
 
 // Planes without gaps between their rows are one long row.
