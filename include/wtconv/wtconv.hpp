@@ -17,7 +17,8 @@ namespace WTCONV_EXPORT wtconv {
 // ok, or why no backend (or the one named in options) can run this problem.
 Status can_run(const Problem& problem, const Options& options = {});
 
-// Bytes of workspace a call needs: never more than a few planes per thread on the host.
+// Bytes of workspace a call needs: never more than a few planes per thread on the host, but several times x for
+// backend `unfused`.
 // On a problem that cannot run the status says why and bytes is 0.
 struct WorkspaceSize {
   std::size_t bytes = 0;

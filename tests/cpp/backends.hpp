@@ -14,7 +14,7 @@ namespace wtconv::tests {
 
 // These must be there and must be able to run, or Registry.HasTheExpectedBackends fails. Others that register are
 // tested all the same.
-inline constexpr const char* expected_backends[] = {"cpu", "reference"};
+inline constexpr const char* expected_backends[] = {"cpu", "unfused", "reference"};
 
 struct BackendUnderTest {
   std::string backend;
