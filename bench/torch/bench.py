@@ -1,0 +1,264 @@
+"""Times WTConv2d against the plain PyTorch layer and a depthwise nn.Conv2d, in one run, and writes a results page.
+
+Usage: python bench/torch/bench.py [--shapes stages|large|all] [--batch 16] [--network] [--out docs/results/torch-cpu]
+
+Rounds are interleaved: each contender once a round, the median over the rounds. Answers are checked before they are
+timed. A step is forward and backward to x and every parameter. Ratios are other / wtconv: above 1, wtconv is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import wtconv
+from torch import nn
+from wtconv import reference
+
+STAGES = [(96, 56, 5), (192, 28, 4), (384, 14, 3), (768, 7, 2)]  # channels, height = width, levels
+KERNEL = 5
+
+
+def median_times(contenders: dict, budget: float, rounds: int) -> tuple[dict[str, float], int]:
+    """Median milliseconds of each, over as many rounds as the budget of seconds allows, 5 at least."""
+    for call in contenders.values():
+        call()
+    times = {name: [] for name in contenders}
+    start = time.perf_counter()
+    done = 0
+    while done < rounds and (done < 5 or time.perf_counter() - start < budget):
+        for name, call in contenders.items():
+            begin = time.perf_counter()
+            call()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+        done += 1
+    return {name: statistics.median(t) for name, t in times.items()}, done
+
+
+def step(module, x, dy):
+    parameters = [p for p in module.parameters() if p.requires_grad]
+
+    def run():
+        torch.autograd.grad(module(x), [x, *parameters], dy)
+
+    return run
+
+
+def forward(module, x):
+    def run():
+        with torch.inference_mode():
+            module(x)
+
+    return run
+
+
+def peak_extra(call, x) -> float:
+    """Most bytes held at once during a call beyond what was there before, in units of x."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    events, stack = [], list(profile.profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack += event.children
+        if event.tag.name == "Allocation":
+            events.append((event.start_time_ns, event.extra_fields.alloc_size))
+    held = peak = 0
+    for _, size in sorted(events):
+        held += size
+        peak = max(peak, held)
+    return peak / x.nbytes
+
+
+def compare(batch: int, channels: int, size: int, levels: int, budget: float, rounds: int) -> dict:
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, size, size, requires_grad=True)
+    ours = wtconv.WTConv2d(channels, channels, KERNEL, wt_levels=levels)
+    plain = reference.WTConv2d(channels, channels, KERNEL, wt_levels=levels)
+    plain.load_state_dict(ours.state_dict())
+    modules = {"wtconv": ours, "plain": plain}
+    for k in (KERNEL, 7):
+        modules[f"depthwise {k}x{k}"] = nn.Conv2d(channels, channels, k, padding="same", groups=channels)
+    y = ours(x)
+    torch.testing.assert_close(y, plain(x), rtol=1e-4, atol=1e-4)
+    dy = torch.randn_like(y)
+    copy = torch.empty_like(x)
+    calls = {"copy": lambda: copy.copy_(x.detach()), **{n: forward(m, x.detach()) for n, m in modules.items()}}
+    forward_ms, forward_rounds = median_times(calls, budget, rounds)
+    step_ms, step_rounds = median_times({n: step(m, x, dy) for n, m in modules.items()}, budget, rounds)
+    memory = {n: peak_extra(step(m, x, dy), x) for n, m in modules.items()}
+    return {
+        "shape": [batch, channels, size, size],
+        "kernel": KERNEL,
+        "levels": levels,
+        "forward_ms": forward_ms,
+        "forward_rounds": forward_rounds,
+        "step_ms": step_ms,
+        "step_rounds": step_rounds,
+        "step_peak_memory_in_x": memory,
+    }
+
+
+def host_overhead() -> dict[str, float]:
+    """Microseconds of a call where there is next to nothing to compute: (1, 1, 7, 7), two levels."""
+    x = torch.randn(1, 1, 7, 7)
+    layer, conv = wtconv.WTConv2d(1, 1, KERNEL, wt_levels=2), nn.Conv2d(1, 1, KERNEL, padding=2)
+    dy = torch.randn(1, 1, 7, 7)
+    trained = x.clone().requires_grad_()
+    calls = {
+        "forward": forward(layer, x),
+        "forward that records gradients": lambda: layer(trained),
+        "step": step(layer, trained, dy),
+        "nn.Conv2d forward": forward(conv, x),
+        "nn.Conv2d step": step(conv, trained, dy),
+    }
+    times, _ = median_times(calls, 10, 3000)
+    return {name: 1e3 * t for name, t in times.items()}
+
+
+def network(budget: float, rounds: int, batch: int = 8, size: int = 224) -> dict:
+    """A training step of WTConvNeXt-T, on our layer and on the plain one."""
+    import timm
+    from wtconv import networks  # noqa: F401, registers the models
+
+    torch.manual_seed(0)
+    ours = timm.create_model("wtconvnext_tiny", num_classes=1000)
+    plain = timm.create_model("wtconvnext_tiny", num_classes=1000)
+    for parent in list(plain.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, wtconv.WTConv2d):
+                arguments = child.in_channels, child.in_channels, child.kernel_size[0], child.stride[0]
+                layer = reference.WTConv2d(*arguments, child.base_conv.bias is not None, child.wt_levels)
+                setattr(parent, name, layer)
+    plain.load_state_dict(ours.state_dict())
+    images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
+
+    def train(model):
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+
+        def run():
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+        return run
+
+    times, done = median_times({"wtconv": train(ours), "plain": train(plain)}, budget, rounds)
+    return {"model": "wtconvnext_tiny", "batch": batch, "size": size, "step_ms": times, "rounds": done}
+
+
+def machine() -> dict:
+    def git(*arguments):
+        root = Path(__file__).resolve().parents[2]
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+
+    cpu = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "command": "python " + " ".join(sys.argv),
+        "commit": git("rev-parse", "--short", "HEAD")
+        + (" and changes" if git("status", "--porcelain", "-uno") else ""),
+        "cpu": cpu[0] if cpu else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "wtconv": wtconv.__version__,
+        "backend": wtconv.backends()[0].description,
+        "python": platform.python_version(),
+    }
+
+
+def page(results: dict) -> str:
+    m = results["machine"]
+    lines = [
+        "# PyTorch on the CPU",
+        "",
+        f"`{m['command']}`, commit {m['commit']}: {m['cpu']}, {m['threads']} threads, torch {m['torch']}, "
+        f"Python {m['python']}, backend cpu ({m['backend']}).",
+        "",
+        "float32, k = 5, medians. A ratio is the other's time over ours: above 1 the layer is faster. The plain layer is "
+        "`wtconv.reference`, the composition of PyTorch operators; depthwise is nn.Conv2d with as many groups as channels.",
+    ]
+    for what in ("forward", "step"):
+        lines += [
+            "",
+            f"## {'Forward (inference mode)' if what == 'forward' else 'Training step: forward, gradients of x and all parameters'}",
+            "",
+            "| (B, C, H, W), levels | plain / ours | depthwise 5x5 / ours | depthwise 7x7 / ours | ours, ms | plain, ms | "
+            "depthwise 5x5, ms | depthwise 7x7, ms |" + (" copy, ms |" if what == "forward" else ""),
+            "|---|" + "---|" * (8 if what == "forward" else 7),
+        ]
+        for r in results["layers"]:
+            t = r[f"{what}_ms"]
+            others = [t["plain"], t["depthwise 5x5"], t["depthwise 7x7"]]
+            cells = [f"{o / t['wtconv']:.2f}" for o in others] + [f"{v:.2f}" for v in (t["wtconv"], *others)]
+            cells += [f"{t['copy']:.2f}"] if what == "forward" else []
+            lines.append(f"| {tuple(r['shape'])}, {r['levels']} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "## Memory",
+        "",
+        "The most held at once during a step beyond what was there before, in units of x. Results, y and dx, are 2.",
+        "",
+        "| (B, C, H, W), levels | ours | plain | depthwise 5x5 |",
+        "|---|---|---|---|",
+    ]
+    for r in results["layers"]:
+        memory = r["step_peak_memory_in_x"]
+        cells = [f"{memory[n]:.2f}" for n in ("wtconv", "plain", "depthwise 5x5")]
+        lines.append(f"| {tuple(r['shape'])}, {r['levels']} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "## Overhead of a call",
+        "",
+        "(1, 1, 7, 7), two levels, in microseconds:",
+        "",
+        "| call | us |",
+        "|---|---|",
+    ]
+    lines += [f"| {name} | {us:.0f} |" for name, us in results["host_us"].items()]
+    if n := results.get("network"):
+        t = n["step_ms"]
+        lines += [
+            "",
+            "## WTConvNeXt-T",
+            "",
+            f"A training step with AdamW, batch {n['batch']}, {n['size']}x{n['size']}: {t['wtconv']:.0f} ms; on the plain "
+            f"layer {t['plain']:.0f} ms, {t['plain'] / t['wtconv']:.2f} times as long ({n['rounds']} rounds).",
+        ]
+    rounds = [r[k] for r in results["layers"] for k in ("forward_rounds", "step_rounds")]
+    lines += ["", f"Rounds: {min(rounds)} to {max(rounds)}, contenders in turn within each; one warm-up call before."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", choices=("stages", "large", "all"), default="all")
+    parser.add_argument("--batch", type=int, nargs="+", default=[16])
+    parser.add_argument("--network", action="store_true")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds for each table cell group")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--out", type=Path, help="path without suffix: writes .json and .md")
+    a = parser.parse_args()
+    shapes = [(b, *s) for b in a.batch for s in STAGES] if a.shapes != "large" else []
+    shapes += [(8, 64, 128, 3)] if a.shapes != "stages" else []
+    results = {"machine": machine(), "host_us": host_overhead()}
+    results["layers"] = [compare(*shape, a.budget, a.rounds) for shape in shapes]
+    if a.network:
+        results["network"] = network(4 * a.budget, a.rounds)
+    text = page(results)
+    if a.out:
+        a.out.parent.mkdir(parents=True, exist_ok=True)
+        a.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+        a.out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
