@@ -61,6 +61,20 @@ def test_metadata_does_not_import_torch(tmp_path):
         assert "Requires-Dist: torch>=2.11" in metadata.read_text()
 
 
+@pytest.mark.parametrize(
+    "option, line",
+    [
+        ("WTCONV_TORCH_ROOT=/nonexistent", "PyTorch >= 2.11 is not installed"),
+        ("CMAKE_DISABLE_FIND_PACKAGE_hwy=ON", "apt-get install libhwy-dev"),
+    ],
+)
+def test_a_build_that_cannot_be_says_why(tmp_path, option, line):
+    command = ["cmake", "-S", SOURCE, "-B", tmp_path, "-DWTCONV_BUILD_TORCH=ON", "-DWTCONV_CUDA=OFF", f"-D{option}"]
+    options = [f"-DWTCONV_BUILD_{part}=OFF" for part in ("TOOL", "TESTS", "BENCH")]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0 and line in " ".join(done.stderr.split()), done.stderr
+
+
 def test_wheel_in_a_clean_environment(tmp_path):
     """Builds the wheel, installs it into a new environment outside the source tree, runs self_check there.
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import wtconv
 from oracle import BACKENDS, assert_right, evaluate, grouped, operator, random_inputs
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from wtconv import _ops, reference
 
@@ -101,11 +102,17 @@ def test_layouts(backend, layout):
         assert y.is_contiguous(memory_format=memory_format) and dx.is_contiguous(memory_format=memory_format)
 
 
+def channels_last(t):
+    """With the strides of that format also where an extent of 1 leaves a choice."""
+    return torch.empty(t.shape, memory_format=torch.channels_last).copy_(t) if t.dim() == 4 else t
+
+
 def test_layouts_of_parameters():
     """A parameter's gradient has its strides; parameters that are not dense are read right."""
     inputs, dy = random_inputs(2, 6, 8, 8, 3, 2)
     dense = evaluate(inputs, dy, operator(1))
-    last = [t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs]
+    last = [channels_last(t) for t in inputs]
+    assert last[1].stride() == (9, 1, 3, 1)
     results = evaluate(last, dy, operator(1))
     assert bits_equal([r.contiguous() for r in results], dense)
     assert [r.stride() for r in results[1:]] == [t.stride() for t in last]
@@ -140,6 +147,19 @@ def test_a_thousand_repeated_calls():
         assert bits_equal(first, evaluate(inputs, dy, operator(1)))
 
 
+class Masks(TorchDispatchMode):
+    """Records the masks of the backward calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is _ops._backward:
+            self.seen.append(args[8])
+        return function(*args, **(kwargs or {}))
+
+
 def test_any_subset_of_gradients():
     inputs, dy = random_inputs(2, 2, 6, 5, 3, 2)
     everything = _ops._backward(dy, *grouped(inputs), 1, 2 ** len(inputs) - 1, "")
@@ -147,7 +167,10 @@ def test_any_subset_of_gradients():
         some = _ops._backward(dy, *grouped(inputs), 1, mask, "")
         assert bits_equal(some, [g for i, g in enumerate(everything) if mask >> i & 1]), f"mask {mask:b}"
     asked = [t.requires_grad_(i in (3, 5)) for i, t in enumerate(t.clone() for t in inputs)]
-    wtconv.functional.wtconv2d(*grouped(asked)).backward(dy)
+    y = wtconv.functional.wtconv2d(*grouped(asked))
+    with Masks() as masks:
+        y.backward(dy)
+    assert masks.seen == [1 << 3 | 1 << 5], "work that nobody asked for"
     assert [t.grad is not None for t in asked] == [i in (3, 5) for i in range(len(asked))]
     assert torch.equal(asked[3].grad, everything[3]) and torch.equal(asked[5].grad, everything[5])
 
@@ -177,10 +200,7 @@ def fake_cases():
 
 def test_fake_strides_are_the_real_ones():
     for inputs, dy, stride in fake_cases():
-        inputs = [
-            inputs[0],
-            *(t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs[1:]),
-        ]
+        inputs = [inputs[0], *(channels_last(t) for t in inputs[1:])]
         mask = 2 ** len(inputs) - 1
         real = [_ops._forward(*grouped(inputs), stride, ""), *_ops._backward(dy, *grouped(inputs), stride, mask, "")]
         with torch._subclasses.FakeTensorMode() as mode:
