@@ -262,8 +262,10 @@ int run(const Arguments& a) {
     throw Error(fmt::format("nothing named '{}' to compare with; this build has: {}{}", name, known,
                             rivals.empty() ? " (configure with WTCONV_BUILD_BENCH=ON for onednn)" : ""));
   }
+  const double load = load_average();
   const Machine host = host_machine(a.threads, a.host_file, Effort::full);
   if (!a.json) {
+    print(busy_warning());
     print(wrapped(fmt::format("Host: {}; copies {:.1f} GB/s (read + written), f32 {:.0f} G multiply-adds/s", host.name,
                               host.bandwidth / 1e9, host.fma_f32 / 1e9),
                   0) +
@@ -278,7 +280,8 @@ int run(const Arguments& a) {
                       {"bandwidth", host.bandwidth},
                       {"fma_f32", host.fma_f32},
                       {"fma_f64", host.fma_f64},
-                      {"source", host.source}}},
+                      {"source", host.source},
+                      {"load_average", load}}},
                     {"cases", bench.json()}});
   } else {
     print(

@@ -64,6 +64,9 @@ enum class Effort { quick, full };
 Machine host_machine(int threads, const std::string& host_file, Effort effort);
 // What `model --measure-host` reports for these numbers of threads.
 Json measure_host_json(const std::vector<int>& threads, Effort effort);
+// Runnable tasks over the last minute, and a warning if others keep this machine busy (else empty).
+double load_average();
+std::string busy_warning();
 void add_host_file(CLI::App& command, std::string& path);
 
 }  // namespace wtconv::tool

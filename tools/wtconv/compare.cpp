@@ -386,6 +386,7 @@ int run(const Arguments& a) {
                     {"same_answer", same},
                     {"differences", differences_json},
                     {"copy_seconds", copy_seconds},
+                    {"load_average", load_average()},
                     {"baseline", to_json(sides[0], p, floors, copy_seconds)},
                     {"backend", to_json(sides[1], p, floors, copy_seconds)},
                     {"picture", a.out}});
@@ -426,6 +427,7 @@ int run(const Arguments& a) {
   print(wrapped(fmt::format("Medians of {} rounds; a copy of x takes {} in the same rounds. {}.",
                             copy_time.seconds.size(), seconds_text(copy_seconds), host.name),
                 0));
+  print(busy_warning());
   print("\n" + (same ? styled("Same answer", Style::good) : styled("The answers differ", Style::bad)) +
         fmt::format("; a step is {:.1f}x faster. Picture: ", base.seconds(2) / best.seconds(2)) +
         styled(a.out, Style::accent) + "\n");

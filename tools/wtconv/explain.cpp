@@ -124,7 +124,7 @@ void explain(const harness::Case& c, const Arguments& a, const Machine& host, Js
         fmt::format(": x is ({}, {}, {}, {}), {}\n\n", p.batch, p.channels, p.height, p.width,
                     bytes_text(levels_of(p)[0].elements * double(size_of(p.dtype)))));
   print_shapes(p);
-  print(styled("Backend ", Style::bold) + wrapped(choice.reason, 0).substr(0));
+  print(styled(fmt::format("Backend {}", choice.backend->name()), Style::bold) + "\n" + wrapped(choice.reason, 2));
   for (const Entry& e : chosen) {
     print("\n" + styled(fmt::format("{}: {}", name_of(e.pass), e.plan.strategy), Style::accent) + "\n");
     print(wrapped(e.plan.reason, 2));

@@ -1,6 +1,10 @@
 // This host's rates: measured, reported as JSON, and read back from such a report.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
 #include "command.hpp"
 #include "core/parallel.hpp"
 #include "host_rates.hpp"
@@ -46,6 +50,25 @@ Machine host_machine(int threads, const std::string& host_file, Effort effort) {
       measure_host(threads, copy_bytes(effort), repetitions(effort), [&](double f) { progress.update(f); }));
 }
 
+double load_average() {
+  double load = 0;
+  return getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+std::string busy_warning() {
+  // Before the work starts, one more than the processors is already somebody else's.
+  const double load = load_average();
+  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  if (load < processors + 1) return {};
+  return styled(
+             wrapped(fmt::format("This machine is busy (load {:.0f} on {} processors): times are too long and not to "
+                                 "be trusted.",
+                                 load, processors),
+                     0),
+             Style::bad) +
+         "\n";
+}
+
 Json measure_host_json(const std::vector<int>& threads, Effort effort) {
   Json rates = Json::array();
   Progress progress("measuring this host");
@@ -62,6 +85,7 @@ Json measure_host_json(const std::vector<int>& threads, Effort effort) {
   }
   return {{"cpu", cpu_name()},
           {"simd", simd_target_name()},
+          {"load_average", load_average()},
           {"method", host_rates_method(copy_bytes(effort), repetitions(effort))},
           {"rates", rates}};
 }

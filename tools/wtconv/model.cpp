@@ -96,6 +96,7 @@ void print_host(const Json& host) {
                r["copy_method"].get<std::string>(), fmt::format("{:.1f}", r["fma_f32"].get<double>() / 1e9),
                fmt::format("{:.1f}", r["fma_f64"].get<double>() / 1e9)});
   }
+  print(busy_warning());
   print(table.text() + wrapped(host["method"].get<std::string>(), 0) + "\n");
 }
 
