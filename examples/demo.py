@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """WTConv learns Fashion-MNIST: the first steps beside the plain PyTorch layer, then training to the end.
 
-python examples/demo.py              # two to three minutes on two cores
+python examples/demo.py              # about two minutes on two cores
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", type=Path, default=Path("out/demo"))
     p.add_argument("--steps", type=int, default=40, help="steps that both layers take, default %(default)s")
-    p.add_argument("--epochs", type=int, default=3)
+    p.add_argument("--epochs", type=int, default=2)
     p.add_argument("--train-images", type=int, default=60000)
     arguments = p.parse_args()
     options = train.parser().parse_args(
