@@ -86,8 +86,9 @@ std::size_t Geometry::scratch_bytes(bool filters_wanted, bool sums_wanted) const
     const std::int64_t sums = filters() * taps() + 1;
     bytes += static_cast<std::size_t>(sums * (vector + lanes * 8 + 8));
   }
-  constexpr std::size_t alignment = 128 * 32;  // every buffer starts on its own cache lines
-  return bytes + alignment;
+  // Every buffer starts on its own cache lines: two pyramids of a ring per band, the rows of R, and a dozen others.
+  const int buffers = 2 * filters() + problem.levels + 12;
+  return bytes + static_cast<std::size_t>(128 * buffers);
 }
 
 double Geometry::reread() const {
