@@ -126,18 +126,19 @@ class Prefetcher {
   // While `work` vectors of results are made. The filters make about 7/3 vectors of results for one of x.
   HWY_INLINE void during(int work) {
     if (step_ >= limit_) return;
+    // Few instructions a line: they compete with the multiply-adds for issue ports.
     constexpr int per_line = LaneMap<T>::line / sizeof(T) * 2 / LaneMap<T>::v;
-    for (work_ += work; work_ >= per_line; work_ -= per_line) {
-      if (write_) {
-        __builtin_prefetch(base_[lane_] + offset_, 1, 3);
-      } else {
-        __builtin_prefetch(base_[lane_] + offset_, 0, 2);
-      }
-      if (++lane_ == LaneMap<T>::v) {
-        seek(step_ + 1);
-        if (step_ >= limit_) return;
-      }
+    work_ += work;
+    const int first = lane_, last = std::min(LaneMap<T>::v, first + work_ / per_line);
+    const std::int64_t offset = offset_;
+    if (write_) {
+      for (int i = first; i < last; ++i) __builtin_prefetch(base_[i] + offset, 1, 3);
+    } else {
+      for (int i = first; i < last; ++i) __builtin_prefetch(base_[i] + offset, 0, 2);
     }
+    work_ -= (last - first) * per_line;
+    lane_ = last;
+    if (last == LaneMap<T>::v) seek(step_ + 1);
   }
 
  private:
