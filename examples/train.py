@@ -538,7 +538,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                         step,
                         epoch=epoch,
                         loss=mean,
-                        gradient_norm=float(norm),
+                        gradient_norm=float(norm) if math.isfinite(norm) else None,  # fp16 steps that are skipped
                         lr=trainer.learning_rate(step - 1),
                         images_per_s=round(rate, 1),
                     )
