@@ -118,8 +118,7 @@ def test_2d_equals_pywavelets(wt_type, shape, kernel, levels):
 @pytest.mark.parametrize("wt_type", WAVELETS)
 @pytest.mark.parametrize("kernel, levels, stride", [(3, 1, 1), (4, 2, 2), (5, 4, 3)])
 def test_1d_equals_pywavelets(wt_type, length, kernel, levels, stride):
-    if length < stride:
-        pytest.skip("nothing to average")
+    stride = min(stride, length)
     layer = randomised(wtconv.WTConv1d(3, 3, kernel, stride, wt_levels=levels, wt_type=wt_type)).double()
     x = torch.randn(1, 3, length, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y = expected(x[0].numpy(), layer.state_dict(), levels, wt_type)
