@@ -244,6 +244,8 @@ class Tool(unittest.TestCase):
             self.assertGreater(line["of_roofline"], 0)
             self.assertEqual(line["rounds"], 5)
             self.assertIn("reference", line["speedup_over"])
+        both = self.json_of("bench", *self.examples()["bench"], "--backend", "cpu", "--backend", "reference")
+        self.assertEqual({line["backend"] for line in both["cases"][0]["lines"]}, {"cpu", "reference"})
         forward = self.json_of("bench", *self.examples()["bench"], "--pass", "forward")
         self.assertEqual([line["pass"] for line in forward["cases"][0]["lines"]], ["forward"])
 
@@ -256,6 +258,8 @@ class Tool(unittest.TestCase):
             [round(v, 2) for v in published["published fused"]["elements_per_n"]], [7.0, 8.0, 8.25, 8.31, 8.33]
         )
         self.assertEqual(round(published["reference"]["flop_per_byte_f32_l5"]["k3"], 2), 0.74)
+        two = self.json_of("model", "--machine", "H200", "--machine", "RTX A6000")
+        self.assertEqual([m["name"] for m in two["machines"]], ["H200", "RTX A6000"])
         out = self.json_of("model", SMALL, "--machine", "H200")
         self.assertEqual([m["name"] for m in out["machines"]], ["H200"])
         self.assertEqual(len(out["cases"][0]["formulations"]), 4)
@@ -304,6 +308,8 @@ class Tool(unittest.TestCase):
             (self.folder / "run" / "input.png").rename(pictures / f"{index}.png")
         arguments = ["compare", "--folder", pictures, "--out", self.folder / "c.png", *self.examples()["compare"][10:]]
         self.assertEqual(self.json_of(*arguments)["case"], "n3c1h9w8k5l3_f32")
+        one = ["compare", "--image", pictures / "0.png", "--image", pictures / "2.png"]
+        self.assertEqual(self.json_of(*one, *arguments[3:])["case"], "n2c1h9w8k5l3_f32")
         (self.folder / "run" / "overview.png").rename(pictures / "3.png")
         self.refused(*arguments, says=["3.png", "one size"])
 

@@ -60,7 +60,8 @@ Rival make_rival(const std::string& name, const harness::Case& case_of_layer, in
     harness::Case c = case_of_layer;
     c.problem.levels = 0;
     c.bias = false;
-    Rival r{.name = name};
+    Rival r;
+    r.name = name;
     if (const Status s = competitor->applicable(c); !s.ok()) {
       r.refusal = s.message();
       return r;
@@ -303,10 +304,10 @@ void add_bench(CLI::App& app, Command& chosen) {
   add_cases(*command, a->cases);
   command->add_option("--backend", a->backends, "Backend to time; may be given more than once (default: the fastest)")
       ->type_name("NAME")
-      ->expected(1);
+      ->allow_extra_args(false);
   command->add_option("--against", a->against, "Backend or competitor (onednn) to compare with; may be repeated")
       ->type_name("NAME")
-      ->expected(1);
+      ->allow_extra_args(false);
   add_pass(*command, a->pass);
   add_threads(*command, a->threads);
   command->add_option("--rounds", a->rounds.most, "At most this many rounds")

@@ -60,13 +60,10 @@ std::string busy_warning() {
   const double load = load_average();
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   if (load < processors + 1) return {};
-  return styled(
-             wrapped(fmt::format("This machine is busy (load {:.0f} on {} processors): times are too long and not to "
-                                 "be trusted.",
-                                 load, processors),
-                     0),
-             Style::bad) +
-         "\n";
+  const std::string text =
+      fmt::format("This machine is busy (load {:.0f} on {} processors): times are too long and not to be trusted.",
+                  load, processors);
+  return styled(wrapped(text, 0), Style::bad);
 }
 
 Json measure_host_json(const std::vector<int>& threads, Effort effort) {

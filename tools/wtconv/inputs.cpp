@@ -110,7 +110,7 @@ void add_images(CLI::App& command, ImageArguments& a, bool folder) {
   group->add_flag("--fashion-mnist", a.fashion_mnist, "Debian's Fashion-MNIST test images");
   group->add_option("--image", a.files, folder ? "PNG or JPEG file; may be given more than once" : "PNG or JPEG file")
       ->type_name("FILE")
-      ->expected(1);
+      ->allow_extra_args(false);
   if (folder) group->add_option("--folder", a.folder, "All PNG and JPEG files of a folder")->type_name("FOLDER");
   group->add_option("--idx", a.idx, "An idx file of bytes (count, height, width), plain or gzip")->type_name("FILE");
   group->require_option(0, 1);

@@ -57,7 +57,7 @@ Status LayerCall::backward() {
 
 std::int64_t judged_channels(const Problem& p) {
   const double plane = double(std::max<std::int64_t>(p.batch, 1)) * double(p.height) * double(p.width);
-  return std::clamp<std::int64_t>(std::int64_t(4e5 / plane), 1, p.channels);
+  return std::clamp<std::int64_t>(std::int64_t(1.6e6 / plane), 1, p.channels);
 }
 
 CopyCall::CopyCall(std::size_t bytes, int threads)

@@ -36,7 +36,7 @@ class LayerCall {
   hwy::AlignedFreeUniquePtr<std::byte[]> workspace_;
 };
 
-// As many channels as the reference can follow in about a second.
+// As many channels as the reference can follow in a second or two.
 std::int64_t judged_channels(const Problem& problem);
 
 // Copies n bytes between two buffers by whichever way is fastest for this size: the unit of a forward's time.

@@ -231,7 +231,8 @@ void add_model(CLI::App& app, Command& chosen) {
       app.add_subcommand("model", "Bytes, multiply-adds and the time a roofline predicts, of cases or in general");
   const auto a = std::make_shared<Arguments>();
   add_cases(*command, a->cases);
-  command->add_option("--machine", a->machines, "Only this machine (may be given more than once)")->expected(1);
+  command->add_option("--machine", a->machines, "Only this machine (may be given more than once)")
+      ->allow_extra_args(false);
   command->add_flag("--measure-host", a->measure_host,
                     "Measure this host's copy bandwidth and multiply-adds, on one thread and on all");
   add_host_file(*command, a->host_file);
