@@ -1,6 +1,8 @@
 // `list`: the backends of this build and whether they can run here.
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "command.hpp"
 #include "terminal.hpp"
 
@@ -19,10 +21,15 @@ int run(bool json) {
                    {"available", s.ok()},
                    {"reason", s.message()},
                    {"description", b->description()}});
+    // Long texts go on in the last column of further rows.
+    std::istringstream lines(wrapped(why, 0, 56));
+    std::string line;
+    std::getline(lines, line);
     table.row({{std::string(b->name()), Style::accent},
                device,
                {s.ok() ? "yes" : "no", s.ok() ? Style::good : Style::bad},
-               why});
+               line});
+    while (std::getline(lines, line)) table.row({"", "", "", line});
   }
   if (json) {
     print_json(Json{{"backends", out}});
