@@ -167,6 +167,7 @@ def machine() -> dict:
         + (" and changes" if git("status", "--porcelain", "-uno") else ""),
         "cpu": cpu[0] if cpu else platform.machine(),
         "threads": torch.get_num_threads(),
+        "load_average": Path("/proc/loadavg").read_text().split()[0],
         "torch": torch.__version__,
         "wtconv": wtconv.__version__,
         "backend": wtconv.backends()[0].description,
@@ -180,7 +181,7 @@ def page(results: dict) -> str:
         "# PyTorch on the CPU",
         "",
         f"`{m['command']}`, commit {m['commit']}: {m['cpu']}, {m['threads']} threads, torch {m['torch']}, "
-        f"Python {m['python']}, backend cpu ({m['backend']}).",
+        f"Python {m['python']}, backend cpu ({m['backend']}), load average before the run {m['load_average']}.",
         "",
         "float32, k = 5, medians. A ratio is the other's time over ours: above 1 the layer is faster. The plain layer is "
         "`wtconv.reference`, the composition of PyTorch operators; depthwise is nn.Conv2d with as many groups as channels.",
