@@ -90,8 +90,12 @@ def compare(batch: int, channels: int, size: int, levels: int, budget: float, ro
     dy = torch.randn_like(y)
     copy = torch.empty_like(x)
     calls = {"copy": lambda: copy.copy_(x.detach()), **{n: forward(m, x.detach()) for n, m in modules.items()}}
+    steps = {n: step(m, x, dy) for n, m in modules.items()}
+    last, last_dy = (t.detach().contiguous(memory_format=torch.channels_last) for t in (x, dy))
+    calls["channels_last"] = forward(ours, last)
+    steps["channels_last"] = step(ours, last.clone(memory_format=torch.preserve_format).requires_grad_(), last_dy)
     forward_ms, forward_rounds = median_times(calls, budget, rounds)
-    step_ms, step_rounds = median_times({n: step(m, x, dy) for n, m in modules.items()}, budget, rounds)
+    step_ms, step_rounds = median_times(steps, budget, rounds)
     memory = {n: peak_extra(step(m, x, dy), x) for n, m in modules.items()}
     return {
         "shape": [batch, channels, size, size],
@@ -192,13 +196,15 @@ def page(results: dict) -> str:
             f"## {'Forward (inference mode)' if what == 'forward' else 'Training step: forward, gradients of x and all parameters'}",
             "",
             "| (B, C, H, W), levels | plain / ours | depthwise 5x5 / ours | depthwise 7x7 / ours | ours, ms | plain, ms | "
-            "depthwise 5x5, ms | depthwise 7x7, ms |" + (" copy, ms |" if what == "forward" else ""),
-            "|---|" + "---|" * (8 if what == "forward" else 7),
+            "depthwise 5x5, ms | depthwise 7x7, ms | ours in channels_last, ms |"
+            + (" copy, ms |" if what == "forward" else ""),
+            "|---|" + "---|" * (9 if what == "forward" else 8),
         ]
         for r in results["layers"]:
             t = r[f"{what}_ms"]
             others = [t["plain"], t["depthwise 5x5"], t["depthwise 7x7"]]
             cells = [f"{o / t['wtconv']:.2f}" for o in others] + [f"{v:.2f}" for v in (t["wtconv"], *others)]
+            cells += [f"{t['channels_last']:.2f}"]
             cells += [f"{t['copy']:.2f}"] if what == "forward" else []
             lines.append(f"| {tuple(r['shape'])}, {r['levels']} | " + " | ".join(cells) + " |")
     lines += [
