@@ -2,8 +2,13 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/wtconv)
 
+set(installed wtconv)
+if(TARGET wtconv_cuda)
+  list(APPEND installed wtconv_cuda)
+  set_target_properties(wtconv_cuda PROPERTIES EXPORT_NAME cuda)
+endif()
 install(
-  TARGETS wtconv
+  TARGETS ${installed}
   EXPORT wtconv-targets
   FILE_SET HEADERS)
 install(
@@ -14,15 +19,19 @@ install(
 # A static library leaves the libraries it uses to the program that links it, so the package must find them again.
 set(wtconv_dependencies "")
 if(NOT BUILD_SHARED_LIBS)
-  get_target_property(libraries wtconv LINK_LIBRARIES)
-  list(FILTER libraries EXCLUDE REGEX "^::@") # CMake's mark of the folder that added a library
   set(find_OpenMP::OpenMP_CXX "OpenMP COMPONENTS CXX")
   set(find_hwy::hwy "hwy")
-  foreach(library IN LISTS libraries)
-    if(NOT DEFINED find_${library})
-      message(FATAL_ERROR "cmake/install.cmake does not know how an installed wtconv finds ${library}")
-    endif()
-    string(APPEND wtconv_dependencies "find_dependency(${find_${library}})\n")
+  set(find_CUDA::cudart_static "CUDAToolkit")
+  foreach(target IN LISTS installed)
+    get_target_property(libraries ${target} LINK_LIBRARIES)
+    # Without this project's own, and CMake's mark of the folder that added a library.
+    list(FILTER libraries EXCLUDE REGEX "^(wtconv::|::@)")
+    foreach(library IN LISTS libraries)
+      if(NOT DEFINED find_${library})
+        message(FATAL_ERROR "cmake/install.cmake does not know how an installed wtconv finds ${library}")
+      endif()
+      string(APPEND wtconv_dependencies "find_dependency(${find_${library}})\n")
+    endforeach()
   endforeach()
 endif()
 configure_package_config_file(cmake/wtconv-config.cmake.in ${PROJECT_BINARY_DIR}/wtconv-config.cmake
