@@ -5,10 +5,13 @@ PRESET ?= dev
 JOBS ?= $(shell nproc)
 # `make test PYTHON=off` leaves PyTorch out, and needs no download of gigabytes.
 PYTHON ?= on
+# The CUDA kernels take minutes to compile: by default only where there is a GPU to run them. CUDA=ON builds them anyway.
+CUDA ?= $(if $(wildcard /dev/nvidia0),AUTO,OFF)
+export CMAKE_ARGS := -DWTCONV_CUDA=$(CUDA)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 
-build_preset = cmake --preset $(1) >/dev/null && cmake --build build/$(1) --parallel $(JOBS)
+build_preset = cmake --preset $(1) $(2) >/dev/null && cmake --build build/$(1) --parallel $(JOBS)
 test_preset = ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 
 .PHONY: help build demo test asan bench nightly format clean python demo-cpp demo-python test-cpp test-python
@@ -18,7 +21,7 @@ help: ## This list
 
 build: ## Build the library, the tool and the tests into build/dev
 	@scripts/setup core
-	@$(call build_preset,$(PRESET))
+	@$(call build_preset,$(PRESET),-D WTCONV_CUDA=$(CUDA))
 
 python: ## Build the PyTorch package and install it into .venv
 	@scripts/setup core python
@@ -43,7 +46,7 @@ asan: ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 
 bench: ## Time every backend on the cases of cases/perf, beside oneDNN
 	@scripts/setup core bench
-	@$(call build_preset,bench)
+	@$(call build_preset,bench,-D WTCONV_CUDA=$(CUDA))
 
 nightly: build ## The exhaustive tests, and a minute of fuzzing
 	@$(call test_preset,$(PRESET))
