@@ -30,23 +30,24 @@ python: ## Build the PyTorch package and install it into .venv
 demo: demo-cpp $(if $(filter on,$(PYTHON)),demo-python) ## Set up, build, run WTConv on real images, train a small network
 demo-cpp: build
 	@build/$(PRESET)/wtconv compare --fashion-mnist --out out/compare.png
-demo-python: $(if $(wildcard examples/demo.py),python)
-	@$(if $(wildcard examples/demo.py),python examples/demo.py)
+demo-python: python
+	@python examples/demo.py
 
 test: test-cpp $(if $(filter on,$(PYTHON)),test-python) ## Set up, build, and run every test
 test-cpp: build
 	@$(call test_preset,$(PRESET)) -LE nightly
 test-python: python
-	@$(if $(wildcard tests/python/test_*.py),python -m pytest -q tests/python)
+	@python -m pytest -q tests/python
 
 asan: ## The C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/setup core
 	@$(call build_preset,asan)
 	@$(call test_preset,asan) -LE nightly --exclude-regex '^promises'
 
-bench: ## Time every backend on the cases of cases/perf, beside oneDNN
+bench: ## Time the fastest backend on the cases of cases/perf.txt, beside unfused and oneDNN
 	@scripts/setup core bench
 	@$(call build_preset,bench,-D WTCONV_CUDA=$(CUDA))
+	@build/bench/wtconv bench --cases cases/perf.txt --against unfused --against onednn
 
 nightly: build ## The exhaustive tests, and a minute of fuzzing
 	@$(call test_preset,$(PRESET))

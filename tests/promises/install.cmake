@@ -1,12 +1,11 @@
-# Installs libwtconv, moves the prefix, and builds and runs consumer/ against it. `build` is the tree to install from; if
-# it is empty, one is made for a shared library.
+# Installs libwtconv, moves the prefix, and builds and runs consumer/ against it. `build` is the tree to install from;
+# with `shared` it is made first, for a shared library.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 file(REMOVE_RECURSE ${work})
-if(NOT build)
-  set(build ${work}/library)
+if(shared)
   run(${CMAKE_COMMAND}
       -S ${source}
       -B ${build}
