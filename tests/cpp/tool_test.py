@@ -108,6 +108,7 @@ class Tool(unittest.TestCase):
             self.assertIn(f"Usage: wtconv {command}", one.stdout)
             self.assertIn("--json", one.stdout)
             self.assertTrue(one.stdout.endswith("\n"))
+            self.assertLessEqual(max(map(len, one.stdout.splitlines())), 80, one.stdout)
 
     def test_version(self):
         self.assertRegex(run("--version").stdout, r"^\d+\.\d+\.\d+\n$")
@@ -186,6 +187,7 @@ class Tool(unittest.TestCase):
         png.write_bytes(b"\x89PNG\r\n\x1a\nnot really")
         self.refused("run", "--image", png, "--out", self.folder / "run", says=[png, "corrupt PNG"])
         self.refused("run", "--image", self.folder / "none.png", says=["none.png", "No such file"])
+        self.refused("run", "--image", "a.png", "--image", "b.png", says=["one picture", "b.png"])
         self.refused("run", "--image", self.folder, says=[self.folder, "folder"])
         idx_file(self.idx, cut=9)
         self.refused("compare", "--idx", self.idx, "--out", self.folder / "c.png", says=[self.idx, "truncated"])

@@ -125,7 +125,8 @@ Planes load_batch(const ImageArguments& a, std::int64_t batch, std::int64_t chan
 
 Planes load_one(const ImageArguments& a, std::int64_t index) {
   if (a.files.empty()) return from_idx(idx_path(a), index, 1, 1);
-  return from_files({a.files[0]});
+  if (a.files.size() > 1) throw Error(fmt::format("one picture at a time, got also '{}'", a.files[1]));
+  return from_files(a.files);
 }
 
 void set_values(harness::Tensor& tensor, const std::vector<float>& values) {

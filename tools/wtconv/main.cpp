@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 
 #include "command.hpp"
 #include "wtconv/version.hpp"
@@ -69,14 +70,34 @@ int complain(const std::string& what) {
   return bad_usage;
 }
 
+// CLI11's help in 80 columns: what is too long goes on below where its description starts.
+std::string fitted(const std::string& help) {
+  constexpr std::size_t width = 80;
+  std::string result;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    std::size_t text = line.find_first_not_of(' ');
+    if (const std::size_t gap = line.find("  ", text); text != line.npos && gap != line.npos && gap < 40) {
+      text = std::min(line.find_first_not_of(' ', gap), width / 2);
+    }
+    while (line.size() > width) {
+      const std::size_t space = line.rfind(' ', width);
+      if (space == line.npos || space <= text) break;
+      result += line.substr(0, space) + "\n";
+      line = std::string(text, ' ') + line.substr(space + 1);
+    }
+    result += line + "\n";
+  }
+  return result;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("WTConv, the wavelet convolution layer: check it, measure it, run it on images.", "wtconv");
   app.set_version_flag("--version", WTCONV_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "A CASE is one line such as n64c96h56w56k5l5_f32: batch, channels, height, width, kernel, levels, dtype; "
-      "options\n"
-      "follow after underscores: _s2 (stride), _nhwc, _nobias, ... Exit codes: 0 all well, 1 a check failed, 2 bad\n"
+      "A CASE is one line such as n64c96h56w56k5l5_f32: batch, channels, height, width, kernel, levels, dtype; options "
+      "follow after underscores: _s2 (stride), _nhwc, _nobias, ... Exit codes: 0 all well, 1 a check failed, 2 bad "
       "usage or input. 'wtconv COMMAND --help' explains a command.\n");
   Command chosen;
   for (const auto add : {add_list, add_explain, add_check, add_bench, add_model, add_run, add_compare}) {
@@ -88,8 +109,11 @@ int run(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    print(fitted(app.help()));
+    return success;
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    if (e.get_exit_code() == 0) return app.exit(e);  // --version
     std::string command = "wtconv";
     for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
     std::string what = e.what();
