@@ -17,13 +17,11 @@ HWY_EXPORT(table_f64);
 
 template <>
 const Primitives<float>& primitives<float>() {
-  static const Primitives<float>& p = *HWY_DYNAMIC_DISPATCH(table_f32)();
-  return p;
+  return *HWY_DYNAMIC_DISPATCH(table_f32)();
 }
 template <>
 const Primitives<double>& primitives<double>() {
-  static const Primitives<double>& p = *HWY_DYNAMIC_DISPATCH(table_f64)();
-  return p;
+  return *HWY_DYNAMIC_DISPATCH(table_f64)();
 }
 
 }  // namespace wtconv::unfused

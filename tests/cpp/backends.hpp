@@ -1,12 +1,15 @@
-// The backends under test: every host backend the registry holds, and each setting of `unfused`'s switches.
+// The backends under test: every host backend the registry holds, on every instruction set of this machine that it is
+// compiled for, and each setting of `unfused`'s switches.
 #pragma once
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "cpu/job.hpp"
 #include "harness/check.hpp"
 #include "wtconv/wtconv.hpp"
 
@@ -19,9 +22,12 @@ inline constexpr const char* expected_backends[] = {"cpu", "unfused", "reference
 struct BackendUnderTest {
   std::string backend;
   Reformulations reformulations{};
+  std::int64_t target = 0;    // Highway's bit of the best instruction set that may be used; 0: this machine's best
+  std::string target_name{};  // of the set that `cpu` takes then
 
   std::string name() const {
     std::string s = backend;
+    if (target) s += "_" + target_name;
     if (reformulations.recompute_analysis) s += "_recompute";
     if (reformulations.collapse_synthesis) s += "_collapse";
     if (reformulations.fold_scales) s += "_fold";
@@ -34,20 +40,43 @@ struct BackendUnderTest {
 };
 inline std::ostream& operator<<(std::ostream& out, const BackendUnderTest& b) { return out << b.name(); }
 
+// Instruction sets worse than `target` stay allowed: a backend that is not compiled for it takes the next.
+inline void allow_targets_up_to(std::int64_t target) {
+  hwy::SetSupportedTargetsForTest(0);
+  if (target) hwy::SetSupportedTargetsForTest(hwy::SupportedTargets() & ~(target - 1));
+  hwy::GetChosenTarget().DeInit();
+}
+
 inline std::vector<BackendUnderTest> backends_under_test() {
   std::vector<BackendUnderTest> list;
   for (const Backend* b : backends()) {
+    const std::string name(b->name());
     if (b->device() != Device::host) continue;
-    list.push_back({std::string(b->name())});
-    for (int bits = 1; bits < 8 && b->name() == "unfused"; ++bits) {
-      list.push_back({std::string(b->name()), {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}});
+    list.push_back({name});
+    if (name == "reference") continue;
+    for (int bits = 1; bits < 8 && name == "unfused"; ++bits) {
+      list.push_back({name, {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0}});
     }
+    // HWY_TARGETS leaves out what a compiler cannot build; bits below are better sets.
+    std::string seen = cpu::engine().target;
+    for (std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+      allow_targets_up_to(target);
+      if (const std::string used = cpu::engine().target; seen.find(used) == std::string::npos) {
+        seen += " " + used;
+        list.push_back({name, {}, target, used});
+      }
+    }
+    allow_targets_up_to(0);
   }
   return list;
 }
 
 // Base of the tests that run once for each backend.
-class EachBackend : public testing::TestWithParam<BackendUnderTest> {};
+class EachBackend : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  void SetUp() override { allow_targets_up_to(GetParam().target); }
+  void TearDown() override { allow_targets_up_to(0); }
+};
 
 #define WTCONV_EACH_BACKEND(suite)                                                               \
   INSTANTIATE_TEST_SUITE_P(Each, suite, testing::ValuesIn(wtconv::tests::backends_under_test()), \
