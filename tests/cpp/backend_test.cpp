@@ -18,11 +18,17 @@ void run_file(const BackendUnderTest& backend, const char* name) {
   for (const Case& c : cases) expect_ok(backend, c);
 }
 
-class Cases : public EachBackend {};
-WTCONV_EACH_BACKEND(Cases);
-TEST_P(Cases, Smoke) { run_file(GetParam(), "smoke.txt"); }
-TEST_P(Cases, Ci) { run_file(GetParam(), "ci.txt"); }
-TEST_P(Cases, Nightly) { run_file(GetParam(), "nightly.txt"); }
+class Backends : public EachBackend {};
+class Variants : public EachBackend {};
+WTCONV_EACH_BACKEND(Backends);
+WTCONV_EACH_VARIANT(Variants);
+
+TEST_P(Variants, SmokeCases) { run_file(GetParam(), "smoke.txt"); }
+TEST_P(Backends, CiCases) { run_file(GetParam(), "ci.txt"); }
+TEST_P(Variants, NightlyCases) {
+  run_file(GetParam(), "ci.txt");
+  run_file(GetParam(), "nightly.txt");
+}
 
 // Heights and widths 1..33 with 0..6 levels; kernel, dtype and layout change along the way.
 void run_sizes(const BackendUnderTest& backend, int every) {
@@ -49,10 +55,8 @@ void run_sizes(const BackendUnderTest& backend, int every) {
   }
 }
 
-class Sizes : public EachBackend {};
-WTCONV_EACH_BACKEND(Sizes);
-TEST_P(Sizes, Sampled) { run_sizes(GetParam(), 37); }
-TEST_P(Sizes, NightlyWhole) { run_sizes(GetParam(), 1); }
+TEST_P(Backends, SampledSizes) { run_sizes(GetParam(), 37); }
+TEST_P(Variants, NightlyEverySize) { run_sizes(GetParam(), 1); }
 
 Case random_case(std::mt19937& random) {
   const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
@@ -81,10 +85,8 @@ void run_random(const BackendUnderTest& backend, int count, std::uint32_t seed) 
   }
 }
 
-class RandomCases : public EachBackend {};
-WTCONV_EACH_BACKEND(RandomCases);
-TEST_P(RandomCases, Few) { run_random(GetParam(), 150, 11); }
-TEST_P(RandomCases, NightlyMany) { run_random(GetParam(), 3000, 12); }
+TEST_P(Backends, RandomCases) { run_random(GetParam(), 150, 11); }
+TEST_P(Variants, NightlyRandomCases) { run_random(GetParam(), 3000, 12); }
 
 }  // namespace
 }  // namespace wtconv::tests

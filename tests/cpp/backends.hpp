@@ -47,7 +47,15 @@ inline void allow_targets_up_to(std::int64_t target) {
   hwy::GetChosenTarget().DeInit();
 }
 
-inline std::vector<BackendUnderTest> backends_under_test() {
+// Those of the whole list that the longer tests of every change run: no single switches, and the instruction sets of
+// the backend that is chosen first.
+inline bool in_short_list(const BackendUnderTest& b) {
+  const Reformulations& r = b.reformulations;
+  const int switches = r.recompute_analysis + r.collapse_synthesis + r.fold_scales;
+  return b.backend == "unfused" ? !b.target && switches % 3 == 0 : true;
+}
+
+inline std::vector<BackendUnderTest> backends_under_test(bool all = true) {
   std::vector<BackendUnderTest> list;
   for (const Backend* b : backends()) {
     const std::string name(b->name());
@@ -68,6 +76,7 @@ inline std::vector<BackendUnderTest> backends_under_test() {
     }
     allow_targets_up_to(0);
   }
+  if (!all) std::erase_if(list, [](const BackendUnderTest& b) { return !in_short_list(b); });
   return list;
 }
 
@@ -78,9 +87,11 @@ class EachBackend : public testing::TestWithParam<BackendUnderTest> {
   void TearDown() override { allow_targets_up_to(0); }
 };
 
-#define WTCONV_EACH_BACKEND(suite)                                                               \
-  INSTANTIATE_TEST_SUITE_P(Each, suite, testing::ValuesIn(wtconv::tests::backends_under_test()), \
+#define WTCONV_INSTANTIATE(suite, all)                                                              \
+  INSTANTIATE_TEST_SUITE_P(Each, suite, testing::ValuesIn(wtconv::tests::backends_under_test(all)), \
                            [](const auto& info) { return info.param.name(); })
+#define WTCONV_EACH_BACKEND(suite) WTCONV_INSTANTIATE(suite, false)  // the short list
+#define WTCONV_EACH_VARIANT(suite) WTCONV_INSTANTIATE(suite, true)
 
 // Runs harness::check with random and with exact data; a failure holds the command that reruns it.
 inline void expect_ok(const BackendUnderTest& backend, const harness::Case& c, std::uint64_t seed = 1) {
@@ -89,7 +100,7 @@ inline void expect_ok(const BackendUnderTest& backend, const harness::Case& c, s
     options.fill = fill;
     options.seed = seed;
     const harness::CheckResult result = harness::check(c, options);
-    EXPECT_TRUE(result.ok) << result.message();
+    EXPECT_TRUE(result.ok) << backend << ": " << result.message();
   }
 }
 

@@ -163,9 +163,12 @@ TEST_P(Properties, AnySubsetOfGradientsHasTheBitsOfAll) {
 TEST_P(Properties, WorkspaceIsBounded) {
   const Backend* backend = find_backend(GetParam().backend);
   ASSERT_NE(backend, nullptr);
-  if (GetParam().backend == "unfused") GTEST_SKIP() << "materialises every intermediate, by design";
   const Problem p{.batch = 64, .channels = 96, .height = 56, .width = 56, .kernel = 5, .levels = 5};
   const Options options = GetParam().options(2);
+  if (GetParam().backend == "unfused") {  // materialises every intermediate, by design
+    EXPECT_GT(forward_workspace(p, options).bytes, std::size_t{4} * 64 * 96 * 56 * 56);
+    return;
+  }
   const double plane = 56 * 56 * 4, most = 2 * 40 * plane + 8 * 96 * 25 * 21 * 4.0;
   EXPECT_LE(double(forward_workspace(p, options).bytes), most);
   EXPECT_LE(double(backward_workspace(p, {}, options).bytes), most + 64.0 * 96 * 25 * 21 * 8);

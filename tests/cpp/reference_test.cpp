@@ -28,7 +28,7 @@ void set_all(Tensor& t, const std::function<double(std::int64_t)>& value) {
 }
 
 class Golden : public EachBackend {};
-WTCONV_EACH_BACKEND(Golden);
+WTCONV_EACH_VARIANT(Golden);
 
 TEST_P(Golden, SmokeClosedForms) {
   std::ifstream in(WTCONV_GOLDEN "/golden.txt");
@@ -123,7 +123,7 @@ TEST_P(FiniteDifferences, EqualEveryGradient) {
 // Which band a pattern lives in, as the contract names them: LH = (a + b - c - d) / 2 answers to horizontal stripes
 // (rows that alternate), HL to vertical ones, HH to a chequerboard, LL to a constant. At level l the period is 2^l.
 class Stripes : public EachBackend {};
-WTCONV_EACH_BACKEND(Stripes);
+WTCONV_EACH_VARIANT(Stripes);
 
 TEST_P(Stripes, SmokeExciteTheDocumentedBandOnly) {
   for (int level = 1; level <= 4; ++level) {
