@@ -34,7 +34,7 @@ struct Options {
   // Name of the backend. Empty: the environment variable WTCONV_BACKEND, else the first in order of preference that
   // can run the problem on `device`. A named backend that cannot run is an error, never replaced.
   std::string_view backend{};
-  int threads = 0;         // host threads; 0: all that OpenMP gives. Never changes a result.
+  int threads = 0;         // host threads, at most 1024; 0: all that OpenMP gives. Never changes a result.
   void* stream = nullptr;  // the device stream a device backend works on (cudaStream_t)
   Reformulations reformulations{};
 };

@@ -17,9 +17,9 @@ namespace WTCONV_EXPORT wtconv {
 // ok, or why no backend (or the one named in options) can run this problem.
 Status can_run(const Problem& problem, const Options& options = {});
 
-// Bytes of workspace a call needs: never more than a few planes per thread on the host, but several times x for
-// backend `unfused`.
-// On a problem that cannot run the status says why and bytes is 0.
+// Bytes of workspace a call needs. Backend `cpu`: per thread about what fits a core's L2 cache, more for rows so wide
+// or levels so deep that what filters need exceeds it, never more than a few planes for each of its SIMD lanes. Backend
+// `unfused`: several times x. On a problem that cannot run the status says why and bytes is 0.
 struct WorkspaceSize {
   std::size_t bytes = 0;
   Status status;
@@ -29,6 +29,7 @@ WorkspaceSize backward_workspace(const Problem& problem, GradientMask mask = {},
 
 // y = wtconv(x). x is (B, C, H, W), y is (B, C, ceil(H / stride), ceil(W / stride)), both of the problem's dtype and
 // any strides. y may not overlap an input. Sums are kept in f32 (f64 for f64), also between f16/bf16 load and store.
+// Scales are multiplied into the weights first: scale * weight must be finite in that type.
 // The same inputs, build and machine give the same bits, for any number of threads.
 Status forward(const Problem& problem, const ConstTensorView& x, const Parameters& parameters, const TensorView& y,
                Workspace workspace, const Options& options = {});

@@ -130,7 +130,10 @@ Status check_outputs(const std::vector<Named<ConstTensorView>>& inputs,
 }  // namespace
 
 Status validate_options(const Options& options) {
-  if (options.threads < 0) return invalid("threads must be at least 0, got " + std::to_string(options.threads));
+  // OpenMP ends the process when it cannot start as many threads as asked.
+  if (options.threads < 0 || options.threads > 1024) {
+    return invalid("threads must be in 0..1024, got " + std::to_string(options.threads));
+  }
   if (options.device != Device::host && options.device != Device::cuda) {
     return invalid("device must be host or cuda, got " + std::to_string(static_cast<int>(options.device)));
   }

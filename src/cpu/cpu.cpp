@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "core/builtin.hpp"
 #include "core/parallel.hpp"
@@ -20,9 +19,9 @@ constexpr std::size_t alignment = 4096;  // of each thread's scratch: no page is
 
 std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-Geometry geometry_for(const Problem& p) {
+Geometry geometry_for(const Problem& p, bool sums) {
   const cpu::Engine& e = cpu::engine();
-  return cpu::make_geometry(p, compute_type(p.dtype) == DType::f64 ? e.lanes_f64 : e.lanes_f32);
+  return cpu::make_geometry(p, compute_type(p.dtype) == DType::f64 ? e.lanes_f64 : e.lanes_f32, sums);
 }
 
 int threads_for(const Geometry& g, const Options& options) {
@@ -32,9 +31,10 @@ int threads_for(const Geometry& g, const Options& options) {
 struct Memory {
   Memory(const Geometry& g, int threads, bool filters, bool sums)
       : scratch(round_up(g.scratch_bytes(filters, sums))),
-        partials(!sums || g.parts() == 1 ? 0
-                                         : static_cast<std::size_t>(g.parts() * g.problem.channels *
-                                                                    (g.filters() * g.taps() + 1) * g.element_size)),
+        partials(!sums || g.parts() == 1
+                     ? 0
+                     : static_cast<std::size_t>(g.parts() * g.problem.channels * (g.filters() * g.taps() + 1)) *
+                           sizeof(double)),
         total(scratch * static_cast<std::size_t>(threads) + partials + alignment) {}
   std::size_t scratch, partials, total;
 };
@@ -46,7 +46,7 @@ void run(const Job& job, Workspace workspace, int threads) {
   auto* base = static_cast<std::byte*>(workspace.data);
   base += (alignment - reinterpret_cast<std::uintptr_t>(base) % alignment) % alignment;
   Job with_partials = job;
-  with_partials.partials = base + memory.scratch * static_cast<std::size_t>(threads);
+  with_partials.partials = reinterpret_cast<double*>(base + memory.scratch * static_cast<std::size_t>(threads));
   parallel_for(g.tasks(), threads, [&](std::int64_t i, int thread) {
     task(with_partials, i, base + memory.scratch * static_cast<std::size_t>(thread));
   });
@@ -57,10 +57,8 @@ void run(const Job& job, Workspace workspace, int threads) {
     auto* total = reinterpret_cast<double*>(base + memory.scratch * static_cast<std::size_t>(thread));
     std::memset(total, 0, static_cast<std::size_t>(sums) * sizeof(double));
     for (std::int64_t part = 0; part < g.parts(); ++part) {
-      const std::int64_t from = (part * g.problem.channels + c) * sums;
-      for (std::int64_t t = 0; t < sums; ++t) {
-        total[t] += load_double(with_partials.partials, g.element_size == 8 ? DType::f64 : DType::f32, from + t);
-      }
+      const double* from = with_partials.partials + (part * g.problem.channels + c) * sums;
+      for (std::int64_t t = 0; t < sums; ++t) total[t] += from[t];
     }
     job.finish(job.finish_context, c, total);
   });
@@ -111,8 +109,8 @@ class Cpu final : public Backend {
   }
 
   Plan plan(const Problem& p, Pass pass, GradientMask mask, const Options& options) const override {
-    const Geometry g = geometry_for(p);
     const bool sums = pass == Pass::backward && mask.any_parameter();
+    const Geometry g = geometry_for(p, sums);
     const bool filters = pass == Pass::forward || mask.x;
     const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
     const double kept = double(p.batch) * double(p.channels) * double(p.out_height()) * double(p.out_width());
@@ -125,7 +123,7 @@ class Cpu final : public Backend {
 
   Status forward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const TensorView& y,
                  Workspace workspace, const Options& options) const override {
-    const Geometry g = geometry_for(p);
+    const Geometry g = geometry_for(p, false);
     const Job job{.geometry = &g, .in = x, .out = y, .out_stride = p.stride, .parameters = &parameters};
     run(job, workspace, threads_for(g, options));
     return {};
@@ -133,13 +131,13 @@ class Cpu final : public Backend {
 
   Status backward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const ConstTensorView& dy,
                   const Gradients& gradients, Workspace workspace, const Options& options) const override {
-    const Geometry g = geometry_for(p);
     const Finish finish{p, parameters, gradients.parameters};
     const bool sums = mask_of(gradients).any_parameter();
+    const Geometry g = geometry_for(p, sums);
     if (!gradients.x && !sums) return {};
     if (p.batch == 0) {  // no task runs, every sum is zero
-      const std::vector<double> zeros(static_cast<std::size_t>(g.filters() * g.taps() + 1));
-      for (std::int64_t c = 0; c < p.channels; ++c) finish.channel(c, zeros.data());
+      constexpr double zeros[(1 + 4 * max_levels) * max_kernel * max_kernel + 1] = {};
+      for (std::int64_t c = 0; c < p.channels; ++c) finish.channel(c, zeros);
       return {};
     }
     const Job job{.geometry = &g,

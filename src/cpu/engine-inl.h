@@ -10,6 +10,7 @@
 #include <hwy/cache_control.h>
 
 #include <cstring>
+#include <optional>
 
 #include "cpu/job.hpp"
 #include "cpu/kernels-inl.h"
@@ -219,7 +220,7 @@ class Filtering {
   }
 
  private:
-  static constexpr int most_rows = 16;  // Geometry::out_rows at most
+  static constexpr int most_rows = cpu::Geometry::most_rows;
 
   // A row of R[level + 1].
   T* synthesised(int level, std::int64_t r) const {
@@ -333,8 +334,7 @@ class Correlation {
       if (g_.parts() == 1) {
         job_.finish(job_.finish_context, c, channel_);
       } else {
-        T* to = static_cast<T*>(job_.partials) + (part * g_.problem.channels + c) * sums;
-        for (std::int64_t t = 0; t < sums; ++t) to[t] = static_cast<T>(channel_[t]);
+        std::copy(channel_, channel_ + sums, job_.partials + (part * g_.problem.channels + c) * sums);
       }
     }
   }
@@ -345,7 +345,6 @@ class Correlation {
   std::int64_t count() const { return g_.filters() * g_.taps() + 1; }
 
   void add_rows(Pyramid<T>& x, Pyramid<T>& dy, int level, int band, std::int64_t first, std::int64_t last) {
-    const Tag<T> d;
     const int k = g_.problem.kernel, pad = g_.problem.pad_before();
     const T* in[most_rows + max_kernel - 1];
     const T* g[most_rows];
@@ -357,16 +356,25 @@ class Correlation {
     const int filter = level == 0 ? 0 : 4 * level - 3 + band;
     correlate(CorrelateCall<T>{
         k, last - first, g_.width[level], in, g, sums_ + filter * g_.taps() * v, {&x.prefetcher(), &dy.prefetcher()}});
-    if (level == 0) {
-      T* const total = sums_ + (count() - 1) * v;
-      auto sum = hn::Load(d, total);
-      for (std::int64_t r = 0; r < last - first; ++r) {
-        // Row by row: the roundings of a long sum of equal terms (the gradient of a mean) all go one way.
-        auto row = hn::Zero(d);
-        for (std::int64_t j = 0; j < g_.width[0]; ++j) row = hn::Add(row, hn::Load(d, g[r] + j * v));
-        sum = hn::Add(sum, row);
+    for (std::int64_t r = 0; level == 0 && r < last - first; ++r) add_to_sum(g[r]);
+  }
+
+  // Adds a row of dy to its sum, in short steps and then in double: the roundings of a long sum of equal terms (the
+  // gradient of a mean) all go one way.
+  void add_to_sum(const T* row) {
+    const Tag<T> d;
+    double* const total = totals_ + (count() - 1) * v;
+    HWY_ALIGN T values[v];
+    for (std::int64_t column = 0; column < g_.width[0];) {
+      auto block = hn::Zero(d);
+      for (int i = 0; i < 8 && column < g_.width[0]; ++i) {
+        auto part = hn::Zero(d);
+        const std::int64_t end = std::min(g_.width[0], column + 8);
+        for (; column < end; ++column) part = hn::Add(part, hn::Load(d, row + column * v));
+        block = hn::Add(block, part);
       }
-      hn::Store(sum, d, total);
+      hn::Store(block, d, values);
+      for (int i = 0; i < v; ++i) total[i] += static_cast<double>(values[i]);
     }
   }
 
@@ -399,14 +407,13 @@ void run_task(const cpu::Job& job, std::int64_t task, void* scratch) {
 
   Arena arena(scratch);
   Pyramid<T> in(g, arena, job.in, job.in_stride);
-  const bool wants_out = static_cast<bool>(job.out), wants_sums = static_cast<bool>(job.x);
-  // Built only if wanted: their memory is counted only then.
-  alignas(Filtering<T>) unsigned char filtering_memory[sizeof(Filtering<T>)];
-  alignas(Correlation<T>) unsigned char correlation_memory[sizeof(Correlation<T>)];
-  alignas(Pyramid<T>) unsigned char x_memory[sizeof(Pyramid<T>)];
-  auto* filtering = wants_out ? new (filtering_memory) Filtering<T>(job, arena) : nullptr;
-  auto* correlation = wants_sums ? new (correlation_memory) Correlation<T>(job, arena) : nullptr;
-  auto* x = wants_sums ? new (x_memory) Pyramid<T>(g, arena, job.x, 1) : nullptr;
+  // Made only if wanted: their memory is counted only then.
+  std::optional<Filtering<T>> filtering;
+  std::optional<Correlation<T>> correlation;
+  std::optional<Pyramid<T>> x;
+  if (job.out) filtering.emplace(job, arena);
+  if (job.x) correlation.emplace(job, arena);
+  if (job.x) x.emplace(g, arena, job.x, 1);
 
   if (filtering) filtering->set_channels(channel_group);
   for (std::int64_t batch = first_batch; batch < last_batch; ++batch) {

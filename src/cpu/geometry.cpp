@@ -17,7 +17,7 @@ constexpr std::int64_t group_budget = 32 << 10;
 constexpr std::int64_t band_budget = 48 << 10;
 // Enough tasks to keep many threads even, few enough that partial sums stay small. Fixed, so that the order of sums
 // does not depend on the number of threads.
-constexpr std::int64_t wanted_tasks = 16;
+constexpr std::int64_t wanted_tasks = 64, wanted_tasks_with_sums = 32;
 
 // Everything that follows from the assignment of lanes.
 void derive(Geometry& g) {
@@ -97,7 +97,8 @@ double Geometry::reread() const {
   return rows * double(problem.width) * double(problem.batch) * double(problem.channels);
 }
 
-Geometry make_geometry(const Problem& problem, int lanes) {
+Geometry make_geometry(const Problem& problem, int lanes, bool sums) {
+  const std::int64_t wanted = sums ? wanted_tasks_with_sums : wanted_tasks;
   Geometry best;
   double best_cost = 0;
   for (int strips = 1; strips <= lanes; strips *= 2) {
@@ -111,9 +112,8 @@ Geometry make_geometry(const Problem& problem, int lanes) {
       g.lane_batches = lanes / strips / channels;
       derive(g);
       const double spill = double(g.scratch_bytes(true, false)) / double(cache_budget);
-      // A working set past the cache costs about as much as the arithmetic again.
-      const double cost = waste(g) * (spill > 1 ? 1 + std::min(1.0, 0.5 * (spill - 1)) : 1) + 1e-3 * (strips - 1) +
-                          1e-4 * g.lane_batches;
+      // Twice the cache costs about half of the arithmetic again.
+      const double cost = waste(g) * (spill > 1 ? 0.5 + 0.5 * spill : 1) + 1e-3 * (strips - 1) + 1e-4 * g.lane_batches;
       if (best_cost == 0 || cost < best_cost) {
         best = g;
         best_cost = cost;
@@ -122,12 +122,11 @@ Geometry make_geometry(const Problem& problem, int lanes) {
   }
   Geometry& g = best;
   const std::int64_t align = std::int64_t{1} << problem.levels;
-  g.chunks =
-      std::clamp<std::int64_t>(ceil_div(wanted_tasks, g.channel_groups), 1, std::max<std::int64_t>(g.batch_groups, 1));
+  g.chunks = std::clamp<std::int64_t>(ceil_div(wanted, g.channel_groups), 1, std::max<std::int64_t>(g.batch_groups, 1));
   // Few planes: cut them into segments of rows, as long as the halo that each reads again stays small.
   const std::int64_t halo_rows = std::int64_t{2 * g.halo + 1} << problem.levels;
   const std::int64_t most = std::max<std::int64_t>(1, problem.height / (4 * halo_rows));
-  g.segments = std::clamp<std::int64_t>(wanted_tasks / (g.channel_groups * g.chunks), 1, most);
+  g.segments = std::clamp<std::int64_t>(wanted / (g.channel_groups * g.chunks), 1, most);
   g.segment_rows = round_up(ceil_div(problem.height, g.segments), std::max<std::int64_t>(align, 2));
   g.segments = ceil_div(problem.height, g.segment_rows);
   return g;

@@ -54,6 +54,8 @@ struct Geometry {
   std::int64_t synthesis_rows() const { return 4 * group_rows; }
   int out_rows = 2;  // rows of y made and written at a time, even, at most 2 * group_rows
 
+  static constexpr int most_rows = 16;  // of out_rows()
+
   // Bytes of scratch memory of one thread.
   std::size_t pyramid_bytes() const;
   std::size_t scratch_bytes(bool filters, bool sums) const;
@@ -61,7 +63,8 @@ struct Geometry {
   double reread() const;
 };
 
-Geometry make_geometry(const Problem& problem, int lanes);
+// sums: weight gradients are wanted, whose partial sums grow with the number of tasks.
+Geometry make_geometry(const Problem& problem, int lanes, bool sums);
 // "16 channels x 1 batch entry x 1 strip in 16 lanes, ..."
 std::string describe(const Geometry& geometry);
 

@@ -17,8 +17,8 @@ struct Job {
   int out_stride = 1;    // every out_stride-th row and column is kept
   bool rotated = false;  // kernels rotated by 180 degrees, padding sides swapped, no bias
 
-  ConstTensorView x{};       // for the sums; absent if not wanted
-  void* partials = nullptr;  // compute type, [parts][channels][filters * taps + 1], if geometry->parts() > 1
+  ConstTensorView x{};         // for the sums; absent if not wanted
+  double* partials = nullptr;  // [parts][channels][filters * taps + 1], if geometry->parts() > 1
   // Called once per channel with all its sums, in order base, then level by level and band by band, and the sum of dy
   // last; only if geometry->parts() == 1.
   void (*finish)(void* context, std::int64_t channel, const double* sums) = nullptr;

@@ -32,12 +32,15 @@ void haar_row(const T* top, const T* bottom, std::int64_t width, T* ll, T* lh, T
   const auto half = hn::Set(d, T(0.5));
   for (std::int64_t j = 0; j < width * v; j += v) {
     const auto ta = hn::Load(d, top + 2 * j), tb = hn::Load(d, top + 2 * j + v);
-    auto s = hn::Mul(hn::Add(ta, tb), half), t = hn::Mul(hn::Sub(ta, tb), half);
+    // Halved before they are added: a sum that cancels does not overflow on the way.
+    const auto th = hn::Mul(tb, half);
+    const auto s = hn::MulAdd(ta, half, th), t = hn::MulSub(ta, half, th);
     auto u = hn::Zero(d), w = hn::Zero(d);
     if (bottom) {
       const auto ba = hn::Load(d, bottom + 2 * j), bb = hn::Load(d, bottom + 2 * j + v);
-      u = hn::Mul(hn::Add(ba, bb), half);
-      w = hn::Mul(hn::Sub(ba, bb), half);
+      const auto bh = hn::Mul(bb, half);
+      u = hn::MulAdd(ba, half, bh);
+      w = hn::MulSub(ba, half, bh);
     }
     hn::Store(hn::Add(s, u), d, ll + j);
     hn::Store(hn::Sub(s, u), d, lh + j);

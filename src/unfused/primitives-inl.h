@@ -129,17 +129,19 @@ void haar(Plane<T> x, const Plane<T>* bands) {
       Vec<T> a, b, c, e;
       hn::LoadInterleaved2(d, upper + 2 * q, a, b);
       hn::LoadInterleaved2(d, lower + 2 * q, c, e);
-      const auto top = hn::Mul(half, hn::Add(a, b)), bottom = hn::Mul(half, hn::Add(c, e));
-      const auto top_step = hn::Mul(half, hn::Sub(a, b)), bottom_step = hn::Mul(half, hn::Sub(c, e));
+      // Halved before they are added: a sum that cancels does not overflow on the way.
+      b = hn::Mul(half, b), e = hn::Mul(half, e);
+      const auto top = hn::MulAdd(half, a, b), bottom = hn::MulAdd(half, c, e);
+      const auto top_step = hn::MulSub(half, a, b), bottom_step = hn::MulSub(half, c, e);
       hn::StoreU(hn::Add(top, bottom), d, ll + q);
       hn::StoreU(hn::Sub(top, bottom), d, lh + q);
       hn::StoreU(hn::Add(top_step, bottom_step), d, hl + q);
       hn::StoreU(hn::Sub(top_step, bottom_step), d, hh + q);
     }
     for (std::int64_t q = 0; q < w && w < n; ++q) {
-      const T a = upper[2 * q], b = upper[2 * q + 1], c = lower[2 * q], e = lower[2 * q + 1];
-      const T top = T(0.5) * (a + b), bottom = T(0.5) * (c + e);
-      const T top_step = T(0.5) * (a - b), bottom_step = T(0.5) * (c - e);
+      const T a = T(0.5) * upper[2 * q], b = T(0.5) * upper[2 * q + 1];
+      const T c = T(0.5) * lower[2 * q], e = T(0.5) * lower[2 * q + 1];
+      const T top = a + b, bottom = c + e, top_step = a - b, bottom_step = c - e;
       ll[q] = top + bottom;
       lh[q] = top - bottom;
       hl[q] = top_step + bottom_step;

@@ -285,6 +285,30 @@ TEST_P(Properties, LargeHalfValuesStayFinite) {
   }
 }
 
+// Two pixels may add up past f32's range where their bands, half of it, do not.
+TEST_P(Properties, LargeValuesStayFinite) {
+  const Case c = parsed("n1c2h8w40k1l1_f32");
+  Tensors t = tensors_of(c);
+  for (Tensor* image : {&t.x, &t.dy}) {
+    for (std::int64_t i = 0; i < image->view().size(); ++i) image->set(i, i / 40 % 2 ? 0 : 2e38);
+  }
+  harness::for_each_parameter(
+      c.problem,
+      [&](const std::string& name, Tensor& p) {
+        if (name.find("scale") == std::string::npos) return;
+        for (std::int64_t i = 0; i < p.view().size(); ++i) p.set(i, 1e-3 * p.get(i));
+      },
+      t.parameters);
+  Runner runner(t, GetParam().options());
+  ASSERT_EQ(runner.forward(), Status{});
+  ASSERT_EQ(runner.backward([](const std::string& name) { return name == "gradient of x"; }), Status{});
+  for (const Tensor* out : {&t.y, &t.dx}) {
+    for (std::int64_t i = 0; i < out->view().size(); ++i) {
+      ASSERT_TRUE(std::isfinite(out->get(i))) << "element " << i << rerun(GetParam(), c);
+    }
+  }
+}
+
 // A nan or an infinity in one plane stays in that plane, and spoils what depends on it.
 TEST_P(Properties, NansAndInfinitiesStayInTheirPlane) {
   for (double bad : {std::nan(""), HUGE_VAL}) {

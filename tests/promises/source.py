@@ -93,8 +93,11 @@ def text():
 
 
 def files():
-    """No file of 2 MiB or more."""
+    """No file of 2 MiB or more, and no compiled program or library."""
     for path in tracked():
+        with path.open("rb") as file:
+            if file.read(4) == b"\x7fELF":
+                yield f"{path.relative_to(ROOT)}: a compiled file"
         if path.stat().st_size >= 2 << 20:
             yield f"{path.relative_to(ROOT)}: {path.stat().st_size} bytes"
 
