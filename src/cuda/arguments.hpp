@@ -1,0 +1,41 @@
+// What host code hands to kernels: plain aggregates, passed by value.
+#pragma once
+
+#include <cstdint>
+
+#include "wtconv/problem.hpp"
+#include "wtconv/tensor.hpp"
+
+namespace wtconv::cuda {
+
+// A (B, C, H, W) image in device memory. With step > 1 only the rows and columns that step divides are stored (the
+// output of a strided layer): the others read as zero and are not written.
+struct Image {
+  void* data = nullptr;
+  std::int64_t batch = 0, channel = 0, row = 0, column = 0;  // strides in elements
+  int step = 1;
+};
+
+// The layer's parameters as the kernels read them. Entry 0 is the base filter, entry l the four bands of level l.
+struct Filters {
+  const void* weight[max_levels + 1] = {};
+  const void* scale[max_levels + 1] = {};
+  const void* bias = nullptr;
+  DType dtype = DType::f32;
+  bool rotated = false;  // by 180 degrees, padding sides swapped: the input gradient
+};
+
+// Where the closing kernel writes parameter gradients; null where nobody asked.
+struct FilterGradients {
+  void* weight[max_levels + 1] = {};
+  void* scale[max_levels + 1] = {};
+  void* bias = nullptr;
+};
+
+// Number of k x k filters of a channel: base, then level by level LL, LH, HL, HH.
+constexpr int filter_count(int levels) { return 1 + 4 * levels; }
+
+// Zeros above and left of the image.
+constexpr int pad_before(int kernel, bool rotated) { return rotated ? kernel / 2 : (kernel - 1) / 2; }
+
+}  // namespace wtconv::cuda

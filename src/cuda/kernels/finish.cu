@@ -1,0 +1,70 @@
+// The closing kernel of every backward: partial sums, added in the order of the work, become the gradients of weights,
+// scales and bias. With u = scale * weight: dL/dweight = scale * dL/du, dL/dscale = <weight, dL/du>.
+#include "cuda/kernels/dispatch.cuh"
+#include "cuda/kernels/launch.hpp"
+
+namespace wtconv::cuda {
+namespace {
+
+constexpr int threads = 128;
+
+// One block a filter of a channel, and one for the bias and what it adds to the base scale: all in double, since
+// it is little work.
+template <class A>
+__global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__ FinishArgs p) {
+  __shared__ double products[max_kernel * max_kernel + 1];
+  const int taps = p.kernel * p.kernel, filters = filter_count(p.levels);
+  const std::int64_t c = blockIdx.x / filters;
+  const int f = static_cast<int>(blockIdx.x % filters);
+  const int level = f == 0 ? 0 : (f - 1) / 4 + 1, band = f == 0 ? 0 : (f - 1) % 4;
+  const std::int64_t row = level == 0 ? c : 4 * c + band;
+  const std::int64_t size = partial_size(p.kernel, p.levels);
+  const Filters& in = p.filters;
+  const double scale = load_any<double>(in.scale[level], in.dtype, row);
+  // Partials of channel c: those of the blocks between its first and last item.
+  std::int64_t first = 0, last = -1;
+  if (p.work.per_channel > 0) {
+    first = p.work.owner(c * p.work.per_channel);
+    last = p.work.owner((c + 1) * p.work.per_channel - 1);
+  }
+  const int wanted = taps + (f == 0 ? 1 : 0);  // the base filter's block also adds up dy
+  for (int t = threadIdx.x; t < wanted; t += threads) {
+    const std::int64_t at = t == taps ? size - 1 : std::int64_t{f} * taps + t;
+    double sum = 0;
+    for (std::int64_t block = first; block <= last; ++block) {
+      sum += double(static_cast<const A*>(p.partials)[p.work.slot(block, c) * size + at]);
+    }
+    if (t == taps) {
+      if (p.gradients.bias) store_any(p.gradients.bias, in.dtype, c, scale * sum);
+      products[t] = in.bias ? load_any<double>(in.bias, in.dtype, c) * sum : 0.0;
+    } else {
+      if (p.gradients.weight[level]) store_any(p.gradients.weight[level], in.dtype, row * taps + t, scale * sum);
+      products[t] = load_any<double>(in.weight[level], in.dtype, row * taps + t) * sum;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && p.gradients.scale[level]) {
+    double dot = 0;
+    for (int t = 0; t < wanted; ++t) dot += products[t];
+    store_any(p.gradients.scale[level], in.dtype, row, dot);
+  }
+}
+
+}  // namespace
+
+cudaError_t probe_kernels() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, finish_kernel<float>);
+}
+
+cudaError_t launch_finish(const FinishArgs& args, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(args.work.channels * filter_count(args.levels));
+  if (args.compute == DType::f64) {
+    finish_kernel<double><<<blocks, threads, 0, stream>>>(args);
+  } else {
+    finish_kernel<float><<<blocks, threads, 0, stream>>>(args);
+  }
+  return launched();
+}
+
+}  // namespace wtconv::cuda

@@ -1,0 +1,73 @@
+// The launchers: one function a kernel family, typed arguments in, cudaError_t out. Free of device code, so that host
+// files include it. A launcher leaves no sticky error behind.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/arguments.hpp"
+#include "cuda/work.hpp"
+
+namespace wtconv::cuda {
+
+// ok if this build holds code for the current device.
+cudaError_t probe_kernels();
+
+// --- levels: one kernel a level, any type, kernel size and layout -------------------------------------------------
+
+// One level of the analysis with its filters: reads an image of height x width, writes the four filtered bands
+// ((B, C, 4, h, w) dense, compute type) and, if asked, the LL band ((B, C, h, w)).
+struct LevelArgs {
+  DType dtype;  // of `in`
+  Image in;
+  Filters filters;
+  std::int64_t batch, channels, height, width;  // of the image
+  int kernel, level;
+  void* filtered;
+  void* low;  // may be null
+};
+cudaError_t launch_level(const LevelArgs& args, cudaStream_t stream);
+
+// y = base filter + bias + the synthesis of all levels in one bit-indexed pass.
+struct SynthesisArgs {
+  DType dtype;
+  Image in, out;
+  Filters filters;
+  std::int64_t batch, channels, height, width;
+  int kernel, levels;
+  const void* filtered[max_levels + 1];  // by level; [0] unused
+};
+cudaError_t launch_synthesis(const SynthesisArgs& args, cudaStream_t stream);
+
+// Sums of x(p + t) * dy(p) over one level (0: the images themselves) for every tap t, one partial a slot of `work`.
+struct LevelGradientArgs {
+  DType dtype;
+  Image x, dy;  // images of height x width that this level splits
+  std::int64_t batch, channels, height, width;
+  int kernel, level, levels;
+  Work work;
+  void* partials;        // [slot][filter][tap], then one sum of dy; compute type
+  void *low_x, *low_dy;  // LL of both, (B, C, h, w); may be null
+};
+cudaError_t launch_level_gradient(const LevelGradientArgs& args, cudaStream_t stream);
+
+// --- the closing kernel of every backward -------------------------------------------------------------------------
+
+// Adds the partials in the order of the work and turns them into gradients of weights, scales and bias.
+struct FinishArgs {
+  DType compute;  // of the partials: f32 or f64
+  Filters filters;
+  FilterGradients gradients;
+  Work work;
+  int kernel, levels;
+  const void* partials;
+};
+cudaError_t launch_finish(const FinishArgs& args, cudaStream_t stream);
+
+// Elements of one slot of partials: every filter's taps and the sum of dy.
+constexpr std::int64_t partial_size(int kernel, int levels) {
+  return std::int64_t{filter_count(levels)} * kernel * kernel + 1;
+}
+
+}  // namespace wtconv::cuda

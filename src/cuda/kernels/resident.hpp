@@ -1,0 +1,41 @@
+// Arguments of strategy `resident`, free of device code.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/arguments.hpp"
+#include "cuda/layout.hpp"
+#include "cuda/work.hpp"
+
+namespace wtconv::cuda {
+
+struct ResidentArgs {
+  Image in, out;
+  Filters filters;
+  Work work;  // groups of planes
+  std::int64_t batch;
+  int piece;   // bytes of one asynchronous copy: 16 or 4; 0: element by element
+  int vector;  // elements of one store: 4 or 2; 1: element by element
+};
+
+struct ResidentCall {
+  DType dtype;
+  int kernel;
+  Layout any;  // for planes without a kernel of their own
+  std::int64_t channels;
+  ResidentArgs args;  // without work
+  int multiprocessors;
+};
+
+// One per element type and kernel size, each in a unit of its own.
+template <DType dtype, int kernel>
+cudaError_t launch_resident_as(const ResidentCall& call, cudaStream_t stream);
+
+// Bytes of dynamic shared memory a block needs.
+std::size_t resident_memory(const Layout& layout, DType dtype);
+
+// Largest copy (store) that the strides and the base of planes of height x width allow, in bytes (elements).
+int copy_piece(const Image& image, DType dtype, std::int64_t height, std::int64_t width);
+int store_vector(const Image& image, DType dtype, std::int64_t height, std::int64_t width);
+
+}  // namespace wtconv::cuda

@@ -1,0 +1,127 @@
+// How the pyramid of a plane (or tile) lies in shared memory, and how its filtering is cut into items.
+//
+// One constexpr function computes it: at compile time for the plane sizes the standard networks use (every address
+// then folds into an instruction), on the host at run time for all others. Tests check it without a GPU.
+//
+// An image of level l (x itself at 0, a band at l >= 1) is stored with its zero border:
+//
+//        left          width, padded to 4      left
+//      +------+------------------------------+------+   pad rows of zeros
+//      |      | item 0 | item 1 | ...        |      |
+//      | zero |--------+--------+            | zero |   an item is 4 columns x rows_per_item rows of outputs; a
+//      |      | item n | ...                 |      |   thread slides down it and reads each input row as aligned
+//      +------+------------------------------+------+   16-byte vectors: that is why `left` is even and pitch % 4 == 0
+//
+// Rows below the border may be read (by the last item of a column of items) but only into results that are dropped.
+#pragma once
+
+#include <cstdint>
+
+#include "wtconv/problem.hpp"
+
+namespace wtconv::cuda {
+
+// One level. All offsets and pitches in words of 4 bytes.
+struct LevelLayout {
+  int height = 0, width = 0;  // of the filtered part
+  int pitch = 0;              // from row to row
+  int offset = 0;             // of the level's first word (upper left corner of the border of band 0)
+  int band = 0;               // from band to band
+  int across = 0, down = 0;   // items of one band
+  int first_item = 0;         // levels >= 1: among the block's level items
+};
+
+struct LayoutTotals {
+  int kernel = 0, levels = 0;
+  int planes = 1;          // in a block
+  int pad = 0, left = 0;   // border rows; border columns, rounded up to even
+  int rows_per_item = 8;   // levels >= 1; the base filter's items always have 8 rows, one block of level 3
+  int skew = 0;            // words put in before every eighth row of level 0, so that items start on different banks
+  int words = 0;           // one plane's pyramid
+  int slack = 0;           // words after the last plane that are read, never used
+  int tile = 32;           // analysis: tile x tile pixels share their levels by shuffles inside a warp
+  int tiles_across = 0, tiles_down = 0;
+  int analysis_threads = 0, level_items = 0, base_items = 0;
+  int threads = 0;         // the largest of the three, in whole warps
+};
+
+struct Layout {
+  LayoutTotals total;
+  LevelLayout level[max_levels + 1];
+};
+
+// Words of one filter's taps in shared memory; one word more for the bias, rounded up to 16 bytes.
+constexpr int filter_words(int kernel) { return (kernel * kernel + 4) / 4 * 4; }
+
+constexpr int base_rows = 8;
+
+constexpr Layout make_layout(int height, int width, int levels, int kernel, int planes, int rows_per_item) {
+  Layout out{};
+  LayoutTotals& t = out.total;
+  t.kernel = kernel;
+  t.levels = levels;
+  t.planes = planes;
+  t.pad = kernel / 2;
+  t.left = (t.pad + 1) / 2 * 2;
+  t.rows_per_item = rows_per_item;
+  int offset = 0, first_item = 0;
+  for (int l = 0; l <= levels; ++l) {
+    LevelLayout& v = out.level[l];
+    const int rows = l == 0 ? base_rows : rows_per_item;
+    v.height = l == 0 ? height : (out.level[l - 1].height + 1) / 2;
+    v.width = l == 0 ? width : (out.level[l - 1].width + 1) / 2;
+    v.across = (v.width + 3) / 4;
+    v.down = (v.height + rows - 1) / rows;
+    v.pitch = v.across * 4 + 2 * t.left;
+    int stored_rows = v.height + 2 * t.pad;
+    if (l == 0) {
+      t.skew = v.across * 4 % 32;
+      if (v.down * rows + t.pad > stored_rows) stored_rows = v.down * rows + t.pad;
+      v.band = stored_rows * v.pitch + (stored_rows / 8 + 1) * t.skew;
+    } else {
+      // Items that a warp works on at once should start on different banks: down a column of items, and from band to
+      // band. At most 8 words a row are spent on it (measured on H200, 2026-11-30: 56x56, k = 5, 43% of the quarter
+      // warps conflicted without).
+      for (int extra = 0; extra <= 8; extra += 4) {
+        if ((v.pitch + extra) / 4 * rows % 8 == v.across % 8) {
+          v.pitch += extra;
+          break;
+        }
+      }
+      // The analysis stores whole groups of 8 rows of x.
+      const int written = ((height + 7) / 8 * 8 >> l) + t.pad;
+      if (written > stored_rows) stored_rows = written;
+      v.band = stored_rows * v.pitch;
+      while (v.band / 4 % 8 != v.across * v.down % 8) v.band += 4;
+      v.first_item = first_item;
+      first_item += planes * 4 * v.across * v.down;
+    }
+    v.offset = offset;
+    offset += v.band * (l == 0 ? 1 : 4);
+  }
+  t.words = offset;
+  for (int l = 0; l <= levels; ++l) {
+    const LevelLayout& v = out.level[l];
+    const int rows = l == 0 ? base_rows : rows_per_item;
+    const int start = v.offset + (l == 0 ? 0 : 3 * v.band);
+    const int read = (v.down * rows + 2 * t.pad) * v.pitch + (l == 0 ? (v.down + 1) * t.skew : 0);
+    if (start + read - t.words > t.slack) t.slack = start + read - t.words;
+  }
+  t.slack = (t.slack + 3) / 4 * 4;
+  const int longest = height > width ? height : width;
+  t.tile = longest > 16 ? 32 : longest > 8 ? 16 : 8;
+  t.tiles_across = (width + t.tile - 1) / t.tile;
+  t.tiles_down = (height + t.tile - 1) / t.tile;
+  t.analysis_threads = planes * t.tiles_across * t.tiles_down * (t.tile / 8) * (t.tile / 4);
+  t.level_items = first_item;
+  t.base_items = planes * out.level[0].across * out.level[0].down;
+  int threads = t.level_items > t.base_items ? t.level_items : t.base_items;
+  if (t.analysis_threads > threads) threads = t.analysis_threads;
+  t.threads = (threads + 31) / 32 * 32;
+  return out;
+}
+
+// Levels whose tile lies inside one warp's tile of pixels: 3 for 8 x 8, 4 for 16 x 16, 5 for 32 x 32.
+constexpr int shuffle_levels(int tile) { return tile == 32 ? 5 : tile == 16 ? 4 : 3; }
+
+}  // namespace wtconv::cuda
