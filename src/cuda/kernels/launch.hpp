@@ -19,36 +19,36 @@ cudaError_t probe_kernels();
 // One level of the analysis with its filters: reads an image of height x width, writes the four filtered bands
 // ((B, C, 4, h, w) dense, compute type) and, if asked, the LL band ((B, C, h, w)).
 struct LevelArgs {
-  DType dtype;  // of `in`
+  DType dtype = DType::f32;  // of `in`
   Image in;
   Filters filters;
-  std::int64_t batch, channels, height, width;  // of the image
-  int kernel, level;
-  void* filtered;
-  void* low;  // may be null
+  std::int64_t batch = 0, channels = 0, height = 0, width = 0;  // of the image
+  int kernel = 0, level = 0;
+  void* filtered = nullptr;
+  void* low = nullptr;  // may be null
 };
 cudaError_t launch_level(const LevelArgs& args, cudaStream_t stream);
 
 // y = base filter + bias + the synthesis of all levels in one bit-indexed pass.
 struct SynthesisArgs {
-  DType dtype;
+  DType dtype = DType::f32;
   Image in, out;
   Filters filters;
-  std::int64_t batch, channels, height, width;
-  int kernel, levels;
-  const void* filtered[max_levels + 1];  // by level; [0] unused
+  std::int64_t batch = 0, channels = 0, height = 0, width = 0;
+  int kernel = 0, levels = 0;
+  const void* filtered[max_levels + 1] = {};  // by level; [0] unused
 };
 cudaError_t launch_synthesis(const SynthesisArgs& args, cudaStream_t stream);
 
 // Sums of x(p + t) * dy(p) over one level (0: the images themselves) for every tap t, one partial a slot of `work`.
 struct LevelGradientArgs {
-  DType dtype;
+  DType dtype = DType::f32;
   Image x, dy;  // images of height x width that this level splits
-  std::int64_t batch, channels, height, width;
-  int kernel, level, levels;
+  std::int64_t batch = 0, channels = 0, height = 0, width = 0;
+  int kernel = 0, level = 0, levels = 0;
   Work work;
-  void* partials;        // [slot][filter][tap], then one sum of dy; compute type
-  void *low_x, *low_dy;  // LL of both, (B, C, h, w); may be null
+  void* partials = nullptr;  // [slot][filter][tap], then one sum of dy; compute type
+  void *low_x = nullptr, *low_dy = nullptr;  // LL of both, (B, C, h, w); may be null
 };
 cudaError_t launch_level_gradient(const LevelGradientArgs& args, cudaStream_t stream);
 
@@ -56,12 +56,12 @@ cudaError_t launch_level_gradient(const LevelGradientArgs& args, cudaStream_t st
 
 // Adds the partials in the order of the work and turns them into gradients of weights, scales and bias.
 struct FinishArgs {
-  DType compute;  // of the partials: f32 or f64
+  DType compute = DType::f32;  // of the partials: f32 or f64
   Filters filters;
   FilterGradients gradients;
   Work work;
-  int kernel, levels;
-  const void* partials;
+  int kernel = 0, levels = 0;
+  const void* partials = nullptr;
 };
 cudaError_t launch_finish(const FinishArgs& args, cudaStream_t stream);
 

@@ -12,10 +12,10 @@ namespace wtconv::cuda {
 struct ResidentArgs {
   Image in, out;
   Filters filters;
-  Work work;  // groups of planes
-  std::int64_t batch;
-  int piece;   // bytes of one asynchronous copy: 16 or 4; 0: element by element
-  int vector;  // elements of one store: 4 or 2; 1: element by element
+  Work work{};  // groups of planes
+  std::int64_t batch = 0;
+  int piece = 0;   // bytes of one asynchronous copy: 16 or 4; 0: element by element
+  int vector = 1;  // elements of one store: 4 or 2; 1: element by element
 };
 
 struct ResidentCall {
@@ -23,7 +23,7 @@ struct ResidentCall {
   int kernel;
   Layout any;  // for planes without a kernel of their own
   std::int64_t channels;
-  ResidentArgs args;  // without work
+  ResidentArgs args;  // without its work
   int multiprocessors;
 };
 

@@ -1,0 +1,208 @@
+// Tests of the CUDA backend on a GPU, over the case files named on the command line: every case by every CUDA backend,
+// on random values (per element against the double reference) and on small integers (bit for bit).
+// Exit code 77: no GPU here, nothing ran.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "harness/check.hpp"
+#include "wtconv/wtconv.hpp"
+
+namespace wtconv {
+namespace {
+
+using harness::Case;
+using harness::CheckOptions;
+using harness::Fill;
+using harness::Runner;
+using harness::Tensors;
+
+constexpr const char* backends[] = {"cuda", "cuda-levels"};
+
+Case parsed(const char* text) {
+  Case c;
+  const Status s = harness::parse_case(text, c);
+  EXPECT_TRUE(s.ok()) << s.message();
+  return c;
+}
+
+class CaseTest : public testing::Test {
+ public:
+  CaseTest(Case c, std::string backend, Fill fill) : case_(c), backend_(std::move(backend)), fill_(fill) {}
+  void TestBody() override {
+    CheckOptions options;
+    options.backend = backend_;
+    options.fill = fill_;
+    const std::int64_t elements = case_.problem.batch * case_.problem.channels * case_.problem.height * case_.problem.width;
+    if (elements > 1 << 20) options.channels = 2;  // the reference is slow
+    const auto result = harness::check(case_, options);
+    EXPECT_TRUE(result.ok) << result.message();
+  }
+
+ private:
+  Case case_;
+  std::string backend_;
+  Fill fill_;
+};
+
+void register_cases(const std::vector<Case>& cases) {
+  for (const char* backend : backends) {
+    for (const Case& c : cases) {
+      for (const Fill fill : {Fill::random, Fill::exact}) {
+        const std::string suite = std::string(backend) + (fill == Fill::exact ? "_exact" : "_random");
+        testing::RegisterTest(suite.c_str(), harness::to_string(c).c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                              [=]() -> testing::Test* { return new CaseTest(c, backend, fill); });
+      }
+    }
+  }
+}
+
+const void* constant(void* p) { return p; }
+
+Options cuda_options(const char* backend = "cuda") { return {.device = Device::cuda, .backend = backend}; }
+
+// Same inputs, same bits, also when other work runs in between.
+TEST(Cuda, RepeatsBitForBit) {
+  for (const char* text : {"n33c5h56w56k5l5_f32", "n40c3h14w14k3l3_f16", "n37c6h7w7k5l2_f32", "n3c2h150w150k5l3_f32"}) {
+    for (const char* backend : backends) {
+      const Case c = parsed(text);
+      Tensors first, second;
+      ASSERT_TRUE(make_tensors(c, first).ok());
+      ASSERT_TRUE(make_tensors(c, second).ok());
+      for (Tensors* t : {&first, &second}) {
+        fill(*t, Fill::random, 3);
+        Runner runner(*t, cuda_options(backend));
+        ASSERT_TRUE(runner.forward().ok());
+        ASSERT_TRUE(runner.backward().ok());
+      }
+      std::vector<std::string> names;
+      std::vector<harness::Tensor*> of_first, of_second;
+      first.for_each_output([&](const std::string& name, harness::Tensor& t) {
+        names.push_back(name);
+        of_first.push_back(&t);
+      });
+      second.for_each_output([&](const std::string&, harness::Tensor& t) { of_second.push_back(&t); });
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        EXPECT_EQ(difference(*of_first[i], *of_second[i]), "") << text << " " << backend << " " << names[i];
+      }
+    }
+  }
+}
+
+// Any subset of the gradients has the bits it has among all.
+TEST(Cuda, SubsetsOfGradientsAgree) {
+  const Case c = parsed("n5c3h28w28k3l3_f32");
+  for (const char* backend : backends) {
+    Tensors all;
+    ASSERT_TRUE(make_tensors(c, all).ok());
+    fill(all, Fill::random, 4);
+    Runner run_all(all, cuda_options(backend));
+    ASSERT_TRUE(run_all.backward().ok());
+    all.for_each_output([&](const std::string& only, harness::Tensor& expected) {
+      if (only == "y") return;
+      Tensors one;
+      ASSERT_TRUE(make_tensors(c, one).ok());
+      fill(one, Fill::random, 4);
+      Runner run_one(one, cuda_options(backend));
+      const Status s = run_one.backward([&](const std::string& name) { return name == only; });
+      ASSERT_TRUE(s.ok()) << s.message();
+      one.for_each_output([&](const std::string& name, harness::Tensor& got) {
+        if (name != only) return;
+        EXPECT_EQ(difference(expected, got), "") << backend << " " << name;
+      });
+    });
+  }
+}
+
+// A refused call leaves nothing behind: the next good one works.
+TEST(Cuda, ErrorsDoNotStick) {
+  const Case c = parsed("n2c3h33w33k5l2_f32");
+  const Problem& p = c.problem;
+  Tensors t;
+  ASSERT_TRUE(make_tensors(c, t).ok());
+  fill(t, Fill::random, 5);
+  const Options options = cuda_options("cuda-levels");
+  const std::size_t needed = forward_workspace(p, options).bytes;
+  ASSERT_GT(needed, 0u);
+  const Status small = forward(p, t.x.view(), harness::views(t.parameters), t.y.view(), {nullptr, 0}, options);
+  EXPECT_EQ(small.code(), StatusCode::workspace_too_small) << small.message();
+  EXPECT_NE(small.message().find(std::to_string(needed)), std::string::npos) << small.message();
+  void* far_too_much = nullptr;
+  EXPECT_NE(cudaMalloc(&far_too_much, std::size_t{1} << 48), cudaSuccess);
+  cudaGetLastError();
+  const auto result = harness::check(c, {.backend = "cuda"});
+  EXPECT_TRUE(result.ok) << result.message();
+}
+
+// Capturing a stream records the calls; replaying gives the bits of a direct call.
+TEST(Cuda, CapturesIntoGraphs) {
+  const Problem p{.batch = 4, .channels = 3, .height = 28, .width = 28, .kernel = 5, .levels = 4};
+  const Options plain = cuda_options();
+  const std::size_t n = 4 * 3 * 28 * 28;
+  std::vector<float> host(n), direct(n), replayed(n);
+  for (std::size_t i = 0; i < n; ++i) host[i] = float(i * 2654435761u % 1000) / 500 - 1;
+  void *x, *y, *w, *s;
+  ASSERT_EQ(cudaMalloc(&x, n * 4), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&y, n * 4), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&w, 4 * 3 * 25 * 4), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&s, 4 * 3 * 4), cudaSuccess);
+  cudaMemcpy(x, host.data(), n * 4, cudaMemcpyHostToDevice);
+  cudaMemcpy(w, host.data(), 4 * 3 * 25 * 4, cudaMemcpyHostToDevice);
+  cudaMemcpy(s, host.data(), 4 * 3 * 4, cudaMemcpyHostToDevice);
+  Parameters parameters{.base_weight = dense(constant(w), DType::f32, {3, 1, 5, 5}),
+                        .base_bias = {},
+                        .base_scale = dense(constant(s), DType::f32, {3})};
+  for (int l = 0; l < 4; ++l) {
+    parameters.wavelet_weight[l] = dense(constant(w), DType::f32, {12, 1, 5, 5});
+    parameters.wavelet_scale[l] = dense(constant(s), DType::f32, {12});
+  }
+  const ConstTensorView xv = dense(constant(x), DType::f32, {4, 3, 28, 28});
+  const TensorView yv = dense(y, DType::f32, {4, 3, 28, 28});
+  ASSERT_TRUE(forward(p, xv, parameters, yv, {}, plain).ok());
+  cudaMemcpy(direct.data(), y, n * 4, cudaMemcpyDeviceToHost);
+  cudaMemset(y, 0xff, n * 4);
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  Options captured = plain;
+  captured.stream = stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  const Status status = forward(p, xv, parameters, yv, {}, captured);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  cudaMemcpy(replayed.data(), y, n * 4, cudaMemcpyDeviceToHost);
+  EXPECT_EQ(std::memcmp(direct.data(), replayed.data(), n * 4), 0);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  for (void* memory : {x, y, w, s}) cudaFree(memory);
+}
+
+}  // namespace
+}  // namespace wtconv
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("[  SKIPPED ] wtconv_cuda_test: no CUDA device here, no GPU test ran\n");
+    return 77;
+  }
+  std::vector<wtconv::harness::Case> cases;
+  for (int i = 1; i < argc; ++i) {
+    if (const wtconv::Status s = wtconv::harness::read_cases(argv[i], cases); !s.ok()) {
+      std::fprintf(stderr, "%s\n", s.message().c_str());
+      return 2;
+    }
+  }
+  wtconv::register_cases(cases);
+  return RUN_ALL_TESTS();
+}
