@@ -65,7 +65,7 @@ class Cuda final : public Backend {
     return {d.strategy->name(), d.reason,
             std::max(apply ? d.strategy->apply_workspace(p, limits) : 0,
                      gradient ? d.strategy->gradient_workspace(p, limits) : 0),
-            n * ((apply ? d.strategy->apply_traffic(p) : 0) + (gradient ? d.strategy->gradient_traffic(p) : 0))};
+            n * ((apply ? d.strategy->apply_traffic(p, limits) : 0) + (gradient ? d.strategy->gradient_traffic(p, limits) : 0))};
   }
 
   Status forward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const TensorView& y,

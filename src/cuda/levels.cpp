@@ -62,13 +62,13 @@ class Levels final : public Strategy {
   }
 
   // Per level of n elements: the image above is read (4 n), bands and LL written (4 n + n), bands read again (4 n).
-  double apply_traffic(const Problem& p) const override {
+  double apply_traffic(const Problem& p, const DeviceLimits&) const override {
     double sum = 2, n = 1;
     for (int l = 1; l <= p.levels; ++l) sum += (n /= 4) * (13 - (l == p.levels));
     return sum;
   }
   // Per level both images above are read and both LL written; level 0 reads both.
-  double gradient_traffic(const Problem& p) const override {
+  double gradient_traffic(const Problem& p, const DeviceLimits&) const override {
     double sum = 2, n = 1;
     for (int l = 1; l <= p.levels; ++l) sum += (n /= 4) * (10 - 2 * (l == p.levels));
     return sum;

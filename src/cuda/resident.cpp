@@ -2,38 +2,128 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/launch.hpp"
 #include "cuda/kernels/resident.hpp"
 #include "cuda/strategy.hpp"
+#include "cuda/tuning/resident.hpp"
 
 namespace wtconv::cuda {
 namespace {
 
-constexpr int max_threads = 640;  // of a block, for planes without a kernel of their own
-constexpr int full_block = 192;   // threads at which a block of several planes is full
-constexpr int any_rows = 8;       // rows of an item there
-
-// The layout for one plane a block, or for as many as fill the block, two blocks a multiprocessor at least.
-Layout layout_for(const Problem& p, const DeviceLimits& limits) {
-  const auto make = [&](int planes) {
-    return make_layout(static_cast<int>(p.height), static_cast<int>(p.width), p.levels, p.kernel, planes, any_rows);
-  };
-  Layout best = make(1);
-  for (int planes = 2; planes <= std::min<std::int64_t>(p.batch, 16); ++planes) {
-    const Layout next = make(planes);
-    if (next.total.threads > full_block) break;
-    if (2 * resident_memory(next, p.dtype) > std::size_t(limits.shared_per_multiprocessor)) break;
-    best = next;
-  }
-  return best;
-}
-
-std::size_t element_bytes(DType dtype) { return static_cast<std::size_t>(size_of(dtype)); }
-
 bool multiple(std::int64_t value, std::int64_t of) { return value % of == 0; }
 
 bool rows_have_no_gaps(const Image& i) { return i.step == 1 && i.column == 1; }
+
+bool fits(std::size_t bytes, int threads, int shape, const DeviceLimits& limits) {
+  return bytes <= std::size_t(limits.shared_per_block) && (shape >= 0 || threads <= any_threads);
+}
+
+constexpr int full_block = 192;  // threads at which a block of several planes is full
+
+// Planes in a block that has no shape of its own: as many as fill it, two blocks a multiprocessor at least.
+// measure(planes) gives a block's threads and bytes.
+template <class Measure>
+int fill_block(const Problem& p, const DeviceLimits& limits, Measure&& measure) {
+  int planes = 1;
+  for (; planes < std::min<std::int64_t>(p.batch, 16); ++planes) {
+    const auto [threads, bytes] = measure(planes + 1);
+    if (threads > full_block || 2 * bytes > std::size_t(limits.shared_per_multiprocessor)) break;
+  }
+  return planes;
+}
+
+struct Apply {
+  int shape;
+  Layout layout;
+  std::size_t bytes;
+  bool fits;
+
+  Apply(const Problem& p, const DeviceLimits& limits) : shape(find_shape(apply_shapes, p)) {
+    const auto make = [&](int planes, int rows) {
+      return make_layout(int(p.height), int(p.width), p.levels, p.kernel, planes, rows);
+    };
+    const auto measure = [&](int planes) {
+      const Layout l = make(planes, any_rows);
+      return std::pair(l.total.threads, resident_memory(l, p.dtype));
+    };
+    layout = shape >= 0 ? make(apply_shapes[shape].planes, apply_shapes[shape].rows)
+                        : make(fill_block(p, limits, measure), any_rows);
+    bytes = resident_memory(layout, p.dtype);
+    fits = cuda::fits(bytes, layout.total.threads, shape, limits);
+  }
+};
+
+struct Gradient {
+  int shape;
+  Layout x, dy;
+  Work work;
+  bool fits;
+
+  Gradient(const Problem& p, const DeviceLimits& limits) : shape(find_shape(gradient_shapes, p)) {
+    const auto make = [&](int planes, int rows, Use use) {
+      return make_layout(int(p.height), int(p.width), p.levels, p.kernel, planes, rows, use);
+    };
+    const auto measure = [&](int planes) {
+      const Layout l = make(planes, any_rows, Use::correlation);
+      return std::pair(l.total.threads,
+                       resident_gradient_memory(l, make(planes, any_rows, Use::correlated), p.dtype));
+    };
+    const int planes = shape >= 0 ? gradient_shapes[shape].planes : fill_block(p, limits, measure);
+    const int rows = shape >= 0 ? gradient_shapes[shape].rows : any_rows;
+    x = make(planes, rows, Use::correlation);
+    dy = make(planes, rows, Use::correlated);
+    const std::size_t bytes = resident_gradient_memory(x, dy, p.dtype);
+    const int threads = x.total.threads;
+    fits = cuda::fits(bytes, threads, shape, limits);
+    // Blocks that surely run at once: the partials are laid out by their number, so it is a function of the limits.
+    constexpr int reserved = 1024, registers = 65536, most_threads = 2048;
+    const int by_registers = shape >= 0 ? gradient_shapes[shape].blocks : registers / (threads * any_registers);
+    const int blocks = std::min({int(limits.shared_per_multiprocessor / (bytes + reserved)), most_threads / threads,
+                                 by_registers});
+    work = {.per_channel = (p.batch + planes - 1) / planes, .channels = p.channels};
+    work.blocks = std::clamp<std::int64_t>(work.items(), 1, std::max(blocks, 1) * limits.multiprocessors);
+  }
+  std::int64_t partial_bytes(const Problem& p) const { return 4 * work.slots() * partial_size(p.kernel, p.levels); }
+};
+
+template <template <DType, int> class Launch, class Call>
+cudaError_t dispatch(const Call& call, cudaStream_t stream) {
+  const auto sized = [&]<DType dtype>() {
+    switch (call.kernel) {
+      case 3:
+        return Launch<dtype, 3>::run(call, stream);
+      case 5:
+        return Launch<dtype, 5>::run(call, stream);
+      case 7:
+        return Launch<dtype, 7>::run(call, stream);
+    }
+    return cudaErrorInvalidValue;
+  };
+  switch (call.dtype) {
+    case DType::f32:
+      return sized.template operator()<DType::f32>();
+    case DType::f16:
+      return sized.template operator()<DType::f16>();
+    case DType::bf16:
+      return sized.template operator()<DType::bf16>();
+    case DType::f64:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+template <DType dtype, int kernel>
+struct LaunchApply {
+  static cudaError_t run(const ResidentCall& call, cudaStream_t s) { return launch_resident_as<dtype, kernel>(call, s); }
+};
+template <DType dtype, int kernel>
+struct LaunchGradient {
+  static cudaError_t run(const ResidentGradientCall& call, cudaStream_t s) {
+    return launch_resident_gradient_as<dtype, kernel>(call, s);
+  }
+};
 
 class Resident final : public Strategy {
  public:
@@ -44,86 +134,98 @@ class Resident final : public Strategy {
       return "it has kernels of size 3, 5 and 7, not " + std::to_string(p.kernel);
     }
     if (p.dtype == DType::f64) return "it computes in f32, not in f64";
-    constexpr std::int64_t limit = std::numeric_limits<int>::max() / 2;
-    if (p.batch > limit || p.channels > limit) return "more than 2^30 planes in a dimension";
-    // Far above what fits; keeps the arithmetic below in range.
-    if (p.height > 4096 || p.width > 4096) return "a plane does not fit a block's shared memory";
-    const Layout layout = layout_for(p, limits);
-    const std::size_t bytes = resident_memory(layout, p.dtype);
-    if (bytes > std::size_t(limits.shared_per_block)) {
-      return "a plane needs " + std::to_string(bytes) + " bytes of shared memory, a block has " +
-             std::to_string(limits.shared_per_block);
-    }
-    if (layout.total.threads > max_threads) {
-      return "a plane needs " + std::to_string(layout.total.threads) + " threads, a block has " +
-             std::to_string(max_threads);
-    }
-    return {};
+    constexpr std::int64_t limit = 1 << 30;
+    if (p.batch > limit || p.channels > limit) return "batch and channels must be at most 2^30";
+    constexpr int far_too_large = 4096;  // keeps the layouts' arithmetic in range
+    if (p.height > far_too_large || p.width > far_too_large) return "a plane does not fit a block's shared memory";
+    const Apply plan(p, limits);
+    if (plan.fits) return {};
+    return "a plane needs " + std::to_string(plan.bytes) + " bytes of shared memory and " +
+           std::to_string(plan.layout.total.threads) + " threads, a block has " +
+           std::to_string(limits.shared_per_block) + " and " + std::to_string(any_threads);
   }
 
   std::size_t apply_workspace(const Problem&, const DeviceLimits&) const override { return 0; }
+  double apply_traffic(const Problem&, const DeviceLimits&) const override { return 2; }
+
   std::size_t gradient_workspace(const Problem& p, const DeviceLimits& limits) const override {
-    return levels_strategy().gradient_workspace(p, limits);
+    const Gradient plan(p, limits);
+    if (!plan.fits) return levels_strategy().gradient_workspace(p, limits);
+    return static_cast<std::size_t>(plan.partial_bytes(p));
   }
-  double apply_traffic(const Problem&) const override { return 2; }
-  double gradient_traffic(const Problem& p) const override { return levels_strategy().gradient_traffic(p); }
+  double gradient_traffic(const Problem& p, const DeviceLimits& limits) const override {
+    return Gradient(p, limits).fits ? 2 : levels_strategy().gradient_traffic(p, limits);
+  }
 
   Status apply(const ApplyCall& call, Workspace, const DeviceLimits& limits, cudaStream_t stream) const override {
     const Problem& p = call.problem;
+    const Apply plan(p, limits);
     const ResidentCall run{.dtype = p.dtype,
                            .kernel = p.kernel,
-                           .any = layout_for(p, limits),
+                           .shape = plan.shape,
+                           .layout = plan.layout,
                            .channels = p.channels,
+                           .multiprocessors = limits.multiprocessors,
                            .args = {.in = call.in,
                                     .out = call.out,
                                     .filters = call.filters,
                                     .batch = p.batch,
                                     .piece = copy_piece(call.in, p.dtype, p.height, p.width),
-                                    .vector = store_vector(call.out, p.dtype, p.height, p.width)},
-                           .multiprocessors = limits.multiprocessors};
-    return check(launch(run, stream), "resident: launching the kernel");
+                                    .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
+    return check(dispatch<LaunchApply>(run, stream), "resident: launching the kernel");
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits,
                   cudaStream_t stream) const override {
-    return levels_strategy().gradient(call, workspace, limits, stream);
-  }
-
- private:
-  template <DType dtype>
-  static cudaError_t launch_sized(const ResidentCall& call, cudaStream_t stream) {
-    switch (call.kernel) {
-      case 3:
-        return launch_resident_as<dtype, 3>(call, stream);
-      case 5:
-        return launch_resident_as<dtype, 5>(call, stream);
-      case 7:
-        return launch_resident_as<dtype, 7>(call, stream);
+    const Problem& p = call.problem;
+    const Gradient plan(p, limits);
+    if (!plan.fits) return levels_strategy().gradient(call, workspace, limits, stream);
+    const ResidentGradientCall run{.dtype = p.dtype,
+                                   .kernel = p.kernel,
+                                   .shape = plan.shape,
+                                   .x = plan.x,
+                                   .dy = plan.dy,
+                                   .args = {.x = call.x,
+                                            .dy = call.dy,
+                                            .work = plan.work,
+                                            .batch = p.batch,
+                                            .piece_x = copy_piece(call.x, p.dtype, p.height, p.width),
+                                            .piece_dy = copy_piece(call.dy, p.dtype, p.height, p.width),
+                                            .partials = static_cast<float*>(workspace.data)}};
+    if (plan.work.items() > 0) {
+      const Status s = check(dispatch<LaunchGradient>(run, stream), "resident: launching the weight gradient");
+      if (!s.ok()) return s;
     }
-    return cudaErrorInvalidValue;
-  }
-  static cudaError_t launch(const ResidentCall& call, cudaStream_t stream) {
-    switch (call.dtype) {
-      case DType::f32:
-        return launch_sized<DType::f32>(call, stream);
-      case DType::f16:
-        return launch_sized<DType::f16>(call, stream);
-      case DType::bf16:
-        return launch_sized<DType::bf16>(call, stream);
-      case DType::f64:
-        break;
-    }
-    return cudaErrorInvalidValue;
+    const FinishArgs finish{.compute = DType::f32,
+                            .filters = call.filters,
+                            .gradients = call.gradients,
+                            .work = plan.work,
+                            .kernel = p.kernel,
+                            .levels = p.levels,
+                            .partials = workspace.data};
+    return check(launch_finish(finish, stream), "resident: launching the closing kernel");
   }
 };
 
 }  // namespace
 
+namespace {
+std::size_t staged_bytes(const Layout& layout, DType dtype) {
+  const std::int64_t plane = std::int64_t{layout.level[0].height} * layout.level[0].width * size_of(dtype);
+  return static_cast<std::size_t>(layout.total.planes * ((plane + 15) / 16 * 16));
+}
+}  // namespace
+
 std::size_t resident_memory(const Layout& layout, DType dtype) {
   const LayoutTotals& t = layout.total;
   const std::size_t words = std::size_t(t.planes) * t.words + t.slack + filter_count(t.levels) * filter_words(t.kernel);
-  const std::size_t plane = std::size_t(layout.level[0].height) * layout.level[0].width * element_bytes(dtype);
-  return 4 * words + 8 * std::size_t(t.threads) + t.planes * ((plane + 15) / 16 * 16);
+  return 4 * words + 8 * std::size_t(t.threads) + staged_bytes(layout, dtype);
+}
+
+std::size_t resident_gradient_memory(const Layout& x, const Layout& dy, DType dtype) {
+  return 4 * (std::size_t(gradient_arena_words(x.total, x.total.kernel)) +
+              std::size_t(dy.total.planes) * dy.total.words) +
+         2 * staged_bytes(x, dtype);
 }
 
 int copy_piece(const Image& i, DType dtype, std::int64_t height, std::int64_t width) {

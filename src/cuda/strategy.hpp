@@ -34,8 +34,8 @@ class Strategy {
   virtual std::size_t apply_workspace(const Problem&, const DeviceLimits&) const = 0;
   virtual std::size_t gradient_workspace(const Problem&, const DeviceLimits&) const = 0;
   // Elements read and written, in units of x's elements times N.
-  virtual double apply_traffic(const Problem&) const = 0;
-  virtual double gradient_traffic(const Problem&) const = 0;
+  virtual double apply_traffic(const Problem&, const DeviceLimits&) const = 0;
+  virtual double gradient_traffic(const Problem&, const DeviceLimits&) const = 0;
   virtual Status apply(const ApplyCall&, Workspace, const DeviceLimits&, cudaStream_t) const = 0;
   virtual Status gradient(const GradientCall&, Workspace, const DeviceLimits&, cudaStream_t) const = 0;
 };

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(threads) level_gradient_kernel(const __grid_co
 #pragma unroll
       for (int n = 0; n < max_sums; ++n) {
         const int pair = first_pair + n * threads;
-        if (pair < pairs) to[pair] = sums[n];
+        if (group == 0 && pair < pairs) to[pair] = sums[n];
       }
     } else {
       __syncthreads();

@@ -2,17 +2,21 @@
 // both.
 #pragma once
 
+#include <iterator>
+#include <utility>
+
 #include "cuda/kernels/dispatch.cuh"
 #include "cuda/layout.hpp"
+#include "cuda/tuning/resident.hpp"
 
 namespace wtconv::cuda {
 
-// Folded into the instructions. min_blocks: blocks a multiprocessor should hold, which bounds the registers.
-template <int height, int width, int levels, int kernel, int planes, int rows_per_item, int min_blocks_>
+// Folded into the instructions.
+template <ResidentShape shape, Use use>
 struct FixedPlane {
-  static constexpr Layout layout = make_layout(height, width, levels, kernel, planes, rows_per_item);
-  static constexpr bool fixed = true;
-  static constexpr int max_threads = layout.total.threads, min_blocks = min_blocks_, item_rows = rows_per_item;
+  static constexpr Layout layout =
+      make_layout(shape.height, shape.width, shape.levels, shape.kernel, shape.planes, shape.rows, use);
+  static constexpr int max_threads = layout.total.threads, min_blocks = shape.blocks, item_rows = shape.rows;
   template <int l>
   __device__ __forceinline__ static constexpr LevelLayout at(Int<l>) {
     constexpr LevelLayout v = layout.level[l];
@@ -25,17 +29,30 @@ struct FixedPlane {
 };
 
 // Read from the kernel's arguments: any size.
-template <int max_threads_>
 struct AnyPlane {
   Layout layout;
-  static constexpr bool fixed = false;
-  static constexpr int max_threads = max_threads_, min_blocks = 1, item_rows = 8;
+  static constexpr int max_threads = any_threads, min_blocks = 1, item_rows = any_rows;
   template <int l>
   __device__ __forceinline__ const LevelLayout& at(Int<l>) const {
     return layout.level[l];
   }
   __device__ __forceinline__ const LayoutTotals& total() const { return layout.total; }
 };
+
+// Calls f(Int<i>{}) for the shape of that index among those for this kernel size.
+template <int kernel, const auto& shapes, class F>
+cudaError_t dispatch_shape(int index, F&& f) {
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    cudaError_t result = cudaErrorInvalidValue;
+    const auto one = [&](auto at) {
+      if constexpr (shapes[at].kernel == kernel) {
+        if (index == at) result = f(at);
+      }
+    };
+    (one(Int<static_cast<int>(i)>{}), ...);
+    return result;
+  }(std::make_index_sequence<std::size(shapes)>{});
+}
 
 // f(Int<first>{}), ..., f(Int<last>{})
 template <int first, int last, class F>

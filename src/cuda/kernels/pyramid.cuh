@@ -25,8 +25,12 @@ __device__ __forceinline__ void store_block(const Plane& plane, float* pyramid, 
     for (int k = 0; k < 8; ++k) {
       if (!kept(k)) continue;
       float* const row = to + k * pitch + (k + t.pad) / 8 * t.skew;
-      reinterpret_cast<float2*>(row)[0] = make_float2(v[k][0], v[k][1]);
-      reinterpret_cast<float2*>(row)[1] = make_float2(v[k][2], v[k][3]);
+      if (t.left % 4 == 0) {
+        *reinterpret_cast<float4*>(row) = make_float4(v[k][0], v[k][1], v[k][2], v[k][3]);
+      } else {
+        reinterpret_cast<float2*>(row)[0] = make_float2(v[k][0], v[k][1]);
+        reinterpret_cast<float2*>(row)[1] = make_float2(v[k][2], v[k][3]);
+      }
     }
   }
   if (t.levels < 1) return;
@@ -84,12 +88,15 @@ __device__ __forceinline__ void store_across_lanes(const Plane& plane, float* py
 }
 
 // The whole analysis of a block's planes. Threads [0, analysis_threads rounded up to warps) take part, `t` is the
-// calling thread's index among them; load(plane, r, c, v) gives 4 pixels of a row. Followed by deep_analysis, then a
-// barrier.
-template <class Plane, class Load>
-__device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t, Load&& load) {
+// calling thread's index among them; load(plane, r, c, v) gives 4 pixels of a row. between() is called by every thread
+// after its loads and before its stores. Followed by deep_analysis, then a barrier.
+template <class Plane, class Load, class Between>
+__device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t, Load&& load, Between&& between) {
   const auto total = plane.total();
-  if (t >= (total.analysis_threads + 31) / 32 * 32) return;
+  if (t < 0 || t >= (total.analysis_threads + 31) / 32 * 32) {
+    between();
+    return;
+  }
   const int lanes_across = total.tile / 4, lanes = lanes_across * (total.tile / 8);
   const int tiles = total.tiles_across * total.tiles_down;
   const int tile = t / lanes, lane = t % lanes, p = tile / tiles, in_plane = tile % tiles;
@@ -108,6 +115,7 @@ __device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t,
       v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0.f;
     }
   }
+  between();
   float* const pyramid = arena + p * total.words;
   float low2[2];
   store_block(plane, pyramid, r0, c, v, inside, low2);

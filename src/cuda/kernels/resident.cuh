@@ -16,7 +16,6 @@
 #include "cuda/kernels/pyramid.cuh"
 #include "cuda/kernels/resident.hpp"
 #include "cuda/kernels/transfer.cuh"
-#include "cuda/tuning/resident.hpp"
 
 namespace wtconv::cuda {
 
@@ -49,8 +48,8 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
   float* const arena = memory;
   float* const filters = arena + arena_words;
   LevelItem* const items = reinterpret_cast<LevelItem*>(filters + filter_count(total.levels) * filter_words(kernel));
-  const int staged = staged_plane<T>(height, width);
-  char* const stage = reinterpret_cast<char*>(items + threads);
+  __shared__ __align__(8) std::uint64_t arrived;
+  Stage<T> stage(reinterpret_cast<char*>(items + threads), &arrived, height, width, p.piece);
 
   for (int i = thread_index(); i < arena_words; i += threads) arena[i] = 0.f;
   items[thread_index()] = find_item(plane, thread_index());
@@ -59,24 +58,23 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
   const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
   int channel = -1;
   const auto fetch = [&](const Cursor& next) {
-    for (int k = 0; k < total.planes; ++k) {
-      const int b = next.group * total.planes + k;
-      if (b >= p.batch) break;
-      stage_plane(reinterpret_cast<T*>(stage + k * staged), plane_of<T>(p.in, b, next.channel), p.in, height, width,
-                  p.piece, thread_index(), threads);
-    }
+    const int first = next.group * total.planes;
+    const int planes = min(total.planes, static_cast<int>(p.batch) - first);
+    stage.fetch(
+        planes, [&](int k) { return plane_of<T>(p.in, first + k, next.channel); }, p.in, thread_index(), threads);
   };
+  __syncthreads();
   if (count > 0) fetch(at);
   for (std::int64_t n = 0; n < count; ++n) {
     if (at.channel != channel) {
       load_filters<kernel>(filters, p.filters, total.levels, at.channel, thread_index(), threads);
       channel = at.channel;
     }
-    wait_for_copies();
-    __syncthreads();
-    analyse(plane, arena, thread_index(), [&](int k, int r, int col, float(&v)[4]) {
-      load_row(v, reinterpret_cast<const T*>(stage + k * staged) + r * width, col, width);
-    });
+    stage.wait();
+    analyse(
+        plane, arena, thread_index(),
+        [&](int k, int r, int c, float(&v)[4]) { load_row(v, stage.plane(k) + r * width, c, width); },
+        [] { __syncthreads(); });
     deep_analysis(plane, arena, threads);
     __syncthreads();
     const Cursor now = at;
@@ -122,17 +120,10 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
       if (works && b < p.batch) {
         const float deep[2] = {bias, bias};
         add_synthesis(plane, pyramid, i, j, deep, sums);
-        T* const out = plane_of<T>(p.out, b, now.channel);
-#pragma unroll
-        for (int r = 0; r < base_rows; ++r) {
-          if (height % 8 != 0 && 8 * i + r >= height) continue;
-          if (p.vector > 1) {
-            store_row(sums[r], out, static_cast<int>(p.out.row), p.vector, 8 * i + r, 4 * j, width);
-          } else {  // over x, which the base filter is done with
-            float* const to = pyramid + (8 * i + r) * base.pitch + (8 * i + r) / 8 * total.skew + 4 * j;
-#pragma unroll
-            for (int q = 0; q < 4; ++q) to[q] = sums[r][q];
-          }
+        if (p.vector > 1) {
+          store_item(sums, plane_of<T>(p.out, b, now.channel), p.out, p.vector, 8 * i, 4 * j, height, width);
+        } else {  // over x, which the base filter is done with
+          keep_item(sums, pyramid, base.pitch, total, 8 * i, 4 * j, height, width);
         }
       }
       if (p.vector == 1) {
@@ -140,44 +131,32 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
         for (int q = 0; q < total.planes; ++q) {
           if (now.group * total.planes + q >= p.batch) break;
           store_plane(plane_of<T>(p.out, now.group * total.planes + q, now.channel), p.out,
-                      arena + q * total.words, base.pitch, total.skew, height, width, thread_index(), threads);
+                      arena + q * total.words, base.pitch, total, height, width, thread_index(), threads);
         }
       }
     }
   }
 }
 
-// Calls f(plane) with the geometry this call's planes get.
-template <int kernel, class F>
-cudaError_t dispatch_plane(const Layout& layout, F&& f) {
-  using Tuning = ResidentTuning<kernel>;
-  const auto matches = [&](const Layout& fixed) {
-    return fixed.level[0].height == layout.level[0].height && fixed.level[0].width == layout.level[0].width &&
-           fixed.total.levels == layout.total.levels;
-  };
-  if (matches(Tuning::Plane56::layout)) return f(typename Tuning::Plane56{}, Tuning::Plane56::layout);
-  if (matches(Tuning::Plane28::layout)) return f(typename Tuning::Plane28{}, Tuning::Plane28::layout);
-  if (matches(Tuning::Plane14::layout)) return f(typename Tuning::Plane14{}, Tuning::Plane14::layout);
-  return f(ResidentAny{layout}, layout);
-}
-
 template <DType dtype, int kernel>
 cudaError_t launch_resident_as(const ResidentCall& call, cudaStream_t stream) {
-  return dispatch_plane<kernel>(call.any, [&](const auto& plane, const Layout& layout) {
+  const auto launch = [&](const auto& plane) {
     const auto entry = &resident_kernel<DeviceType<dtype>, kernel, std::decay_t<decltype(plane)>>;
-    const std::size_t shared = resident_memory(layout, dtype);
+    const LayoutTotals& total = call.layout.total;
+    const std::size_t shared = resident_memory(call.layout, dtype);
     int per_multiprocessor = 0;
-    if (cudaError_t e = prepare_persistent(entry, layout.total.threads, shared, per_multiprocessor);
-        e != cudaSuccess) {
+    if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) {
       return e;
     }
     ResidentArgs args = call.args;
-    const int planes = layout.total.planes;
-    args.work = {.per_channel = (args.batch + planes - 1) / planes, .channels = call.channels};
+    args.work = {.per_channel = (args.batch + total.planes - 1) / total.planes, .channels = call.channels};
     args.work.blocks = std::min<std::int64_t>(args.work.items(), per_multiprocessor * call.multiprocessors);
-    entry<<<static_cast<unsigned>(args.work.blocks), layout.total.threads, shared, stream>>>(args, plane);
+    entry<<<static_cast<unsigned>(args.work.blocks), total.threads, shared, stream>>>(args, plane);
     return launched();
-  });
+  };
+  if (call.shape < 0) return launch(AnyPlane{call.layout});
+  return dispatch_shape<kernel, apply_shapes>(
+      call.shape, [&](auto i) { return launch(FixedPlane<apply_shapes[i], Use::filtering>{}); });
 }
 
 }  // namespace wtconv::cuda

@@ -19,12 +19,13 @@ struct ResidentArgs {
 };
 
 struct ResidentCall {
-  DType dtype;
-  int kernel;
-  Layout any;  // for planes without a kernel of their own
-  std::int64_t channels;
+  DType dtype = DType::f32;
+  int kernel = 0;
+  int shape = -1;  // index in apply_shapes, -1: geometry from `layout`
+  Layout layout;
+  std::int64_t channels = 0;
+  int multiprocessors = 0;
   ResidentArgs args;  // without its work
-  int multiprocessors;
 };
 
 // One per element type and kernel size, each in a unit of its own.

@@ -2,20 +2,24 @@
 #pragma once
 
 #include "cuda/kernels/dispatch.cuh"
+#include "cuda/layout.hpp"
 
 namespace wtconv::cuda {
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
 
 // Asynchronous copy of `bytes` (4, 8 or 16) to shared memory.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const unsigned address = shared_address(to);
   if constexpr (bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(bytes) : "memory");
   }
 }
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Bytes a staged plane takes, so that each starts at a multiple of 16.
 template <class T>
@@ -33,31 +37,104 @@ __device__ __forceinline__ std::int64_t offset_on_chip(const Image& image, int r
   return r * image.row + q * image.column;
 }
 
-// Starts copying one plane into its stage, row-major without gaps. piece: bytes per copy if the plane is contiguous
-// and aligned to it, 0 for any other strides (then element by element, done when the function returns).
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr bool has_bulk_copies = true;
+#else
+inline constexpr bool has_bulk_copies = false;
+#endif
+
+// Planes on their way into shared memory, each row-major without gaps. One thread's bulk copies on a barrier where the
+// planes are contiguous and aligned to 16 bytes and the GPU has them (compute capability 9), else asynchronous copies
+// of 4 or 16 bytes by all threads, else element by element.
 template <class T>
-__device__ __forceinline__ void stage_plane(T* stage, const T* plane, const Image& image, int height, int width,
-                                            int piece, int t, int threads) {
-  const auto pieces = [&](auto size) {
-    constexpr int bytes = decltype(size)::value;
-    const int count = height * width * static_cast<int>(sizeof(T)) / bytes;
-    for (int i = t; i < count; i += threads) {
-      copy_async<bytes>(reinterpret_cast<char*>(stage) + i * bytes,
-                        reinterpret_cast<const char*>(plane) + static_cast<std::int64_t>(i) * bytes);
-    }
-  };
-  if (piece == 16) {
-    pieces(Int<16>{});
-  } else if (piece == 4) {
-    pieces(Int<4>{});
-  } else {
-#pragma unroll 2
-    for (int i = t; i < height * width; i += threads) {
-      const std::int64_t at = offset_on_chip(image, i / width, i % width);
-      stage[i] = at < 0 ? narrow<T>(0.f) : plane[at];
+class Stage {
+ public:
+  // piece: bytes of one copy, 16 or 4; 0 for any strides.
+  __device__ __forceinline__ Stage(char* memory, std::uint64_t* barrier, int height, int width, int piece)
+      : memory_(memory), barrier_(barrier), height_(height), width_(width), piece_(piece) {
+    if constexpr (has_bulk_copies) {
+      if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier_)) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      }
     }
   }
-}
+
+  __device__ __forceinline__ const T* plane(int k) const { return at(k); }
+
+  // Called by all threads once nobody reads the stage any more. source(k) is plane k < planes in device memory.
+  template <class Source>
+  __device__ __forceinline__ void fetch(int planes, Source&& source, const Image& image, int t, int threads) {
+    const int elements = height_ * width_;
+    if constexpr (has_bulk_copies) {
+      if (piece_ == 16) {
+        if (t != 0) return;
+        const unsigned bytes = elements * sizeof(T), barrier = shared_address(barrier_);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(planes * bytes)
+                     : "memory");
+        for (int k = 0; k < planes; ++k) {
+          asm volatile(
+              "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                  shared_address(at(k))),
+              "l"(source(k)), "r"(bytes), "r"(barrier)
+              : "memory");
+        }
+        return;
+      }
+    }
+    for (int k = 0; k < planes; ++k) {
+      const T* const from = source(k);
+      if (piece_ == 16) {
+        copy_pieces<16>(at(k), from, elements, t, threads);
+      } else if (piece_ == 4) {
+        copy_pieces<4>(at(k), from, elements, t, threads);
+      } else {
+#pragma unroll 1
+        for (int i = t; i < elements; i += threads) {
+          const std::int64_t offset = offset_on_chip(image, i / width_, i % width_);
+          at(k)[i] = offset < 0 ? narrow<T>(0.f) : from[offset];
+        }
+      }
+    }
+  }
+
+  // Returns when the calling thread may read what the last fetch brought.
+  __device__ __forceinline__ void wait() {
+    if constexpr (has_bulk_copies) {
+      if (piece_ == 16) {
+        asm volatile(
+            "{\n"
+            ".reg .pred done;\n"
+            "again:\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+            "@!done bra again;\n"
+            "}" ::"r"(shared_address(barrier_)),
+            "r"(parity_)
+            : "memory");
+        parity_ ^= 1;
+        return;
+      }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+  }
+
+ private:
+  __device__ __forceinline__ T* at(int k) const {
+    return reinterpret_cast<T*>(memory_ + k * staged_plane<T>(height_, width_));
+  }
+  template <int bytes>
+  __device__ __forceinline__ static void copy_pieces(T* to, const T* from, int elements, int t, int threads) {
+    for (int i = t; i < elements * static_cast<int>(sizeof(T)) / bytes; i += threads) {
+      copy_async<bytes>(reinterpret_cast<char*>(to) + i * bytes, reinterpret_cast<const char*>(from) + i * bytes);
+    }
+  }
+
+  char* memory_;
+  std::uint64_t* barrier_;
+  int height_, width_, piece_;
+  unsigned parity_ = 0;
+};
 
 // Four neighbouring elements, aligned to four of them.
 __device__ __forceinline__ void load4(float (&v)[4], const float* from) {
@@ -122,29 +199,51 @@ __device__ __forceinline__ void store2(T* to, float a, float b) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(pack(T{}, a, b)) : "memory");
 }
 
-// Four neighbouring results at (r, c) of a plane whose rows have no gaps. vector: elements a store may hold, 4 or 2,
-// given aligned bases and strides.
+// An item's results, 8 rows x 4 columns at (r, c), to a plane whose rows have no gaps. vector: elements a store may
+// hold, 4 or 2, given aligned bases and strides.
 template <class T>
-__device__ __forceinline__ void store_row(const float (&v)[4], T* plane, int row_stride, int vector, int r, int c,
-                                          int width) {
-  T* const to = plane + (r * row_stride + c);
+__device__ __forceinline__ void store_item(const float (&v)[8][4], T* plane, const Image& image, int vector, int r,
+                                           int c, int height, int width) {
+  const auto row = static_cast<int>(image.row);
+  T* to = plane + (r * row + c);
   if (vector == 4) {
-    store4(to, v);
+#pragma unroll
+    for (int k = 0; k < 8; ++k, to += row) {
+      if (height % 8 == 0 || r + k < height) store4(to, v[k]);
+    }
   } else {
-    store2(to, v[0], v[1]);
-    if (c + 2 < width) store2(to + 2, v[2], v[3]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k, to += row) {
+      if (height % 8 != 0 && r + k >= height) continue;
+      store2(to, v[k][0], v[k][1]);
+      if (c + 2 < width) store2(to + 2, v[k][2], v[k][3]);
+    }
   }
 }
 
-// A plane in shared memory to any strides, element by element.
+// An item's results over level 0 of its pyramid. The border stays zero.
+__device__ __forceinline__ void keep_item(const float (&v)[8][4], float* pyramid, int pitch, const LayoutTotals& total,
+                                          int r, int c, int height, int width) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int row = r + k + total.pad;
+    float* const to = pyramid + row * pitch + row / 8 * total.skew + total.left + c;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (r + k < height && c + j < width) to[j] = v[k][j];
+    }
+  }
+}
+
+// Level 0 of a pyramid to any strides, element by element.
 template <class T>
-__device__ __forceinline__ void store_plane(T* plane, const Image& image, const float* from, int pitch, int skew,
-                                            int height, int width, int t, int threads) {
+__device__ __forceinline__ void store_plane(T* plane, const Image& image, const float* pyramid, int pitch,
+                                            const LayoutTotals& total, int height, int width, int t, int threads) {
 #pragma unroll 2
   for (int i = t; i < height * width; i += threads) {
-    const int r = i / width, c = i % width;
+    const int r = i / width, c = i % width, row = r + total.pad;
     const std::int64_t at = offset_on_chip(image, r, c);
-    if (at >= 0) plane[at] = narrow<T>(from[r * pitch + r / 8 * skew + c]);
+    if (at >= 0) plane[at] = narrow<T>(pyramid[row * pitch + row / 8 * total.skew + total.left + c]);
   }
 }
 

@@ -1,0 +1,204 @@
+// The weight gradient on chip: one launch reads x and dy once and leaves one partial per block and channel.
+//
+// Both pyramids are formed in shared memory. An item is 4 columns x `rows` rows of one band of dy; its thread slides
+// the k x k window of x's band over them and keeps the k * k sums of products in registers over all planes of its
+// channel. When the channel ends, the block adds up the sums of each filter in the order of the items.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/kernels/filter.cuh"
+#include "cuda/kernels/gradient.hpp"
+#include "cuda/kernels/items.cuh"
+#include "cuda/kernels/launch.hpp"
+#include "cuda/kernels/pyramid.cuh"
+#include "cuda/kernels/transfer.cuh"
+
+namespace wtconv::cuda {
+
+// Where a thread's item lies in both pyramids.
+struct GradientItem {
+  int x, x_pitch;    // window of x's band: words in the block's arena
+  int dy, dy_pitch;  // dy's band
+  int filter;        // -1: none
+};
+
+template <class PlaneX, class PlaneDy>
+__device__ __forceinline__ GradientItem find_gradient_item(const PlaneX& x, const PlaneDy& dy, int t) {
+  GradientItem item{0, 0, 0, 0, -1};
+  const auto total = x.total();
+  const int bases = total.base_items;
+  static_for<0, max_levels>([&](auto l) {
+    if (l > total.levels) return;
+    const auto lx = x.at(l);
+    const auto ld = dy.at(l);
+    const int in_band = lx.across * lx.down, bands = l == 0 ? in_band : 4 * in_band;
+    const int index = l == 0 ? t : t - bases - lx.first_item;
+    if (index < 0 || index >= total.planes * bands) return;
+    const int p = index / bands, s = index % bands / in_band, i = index % in_band / lx.across, j = index % lx.across;
+    const int rows = l == 0 ? total.base_rows : total.rows_per_item;
+    item.x = p * total.words + lx.offset + s * lx.band + i * rows * lx.pitch + 4 * j;
+    item.x_pitch = lx.pitch;
+    item.dy = p * dy.total().words + ld.offset + s * ld.band + i * rows * ld.pitch + 4 * j;
+    item.dy_pitch = ld.pitch;
+    item.filter = l == 0 ? 0 : 1 + 4 * (l - 1) + s;
+  });
+  return item;
+}
+
+// sums(i, k) += sum over the item of dy(r, j) * x(r + i - pad, j + k - pad); total += sum of dy if asked.
+template <int kernel, int rows>
+__device__ __forceinline__ void correlate_item(float (&sums)[kernel * kernel], float& total, bool add_total,
+                                               const float* x, int x_pitch, const float* dy, int dy_pitch) {
+  float g[rows][4];
+#pragma unroll
+  for (int r = 0; r < rows; ++r) load4(g[r], dy + r * dy_pitch);
+#pragma unroll
+  for (int r = 0; r < rows + kernel - 1; ++r) {
+    Window<kernel> in;
+    in.load(x + r * x_pitch);
+#pragma unroll
+    for (int i = 0; i < kernel; ++i) {
+      const int o = r - i;
+      if (o < 0 || o >= rows) continue;
+#pragma unroll
+      for (int k = 0; k < kernel; ++k) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[i * kernel + k] += in.v[in.first + j + k] * g[o][j];
+      }
+    }
+  }
+  if (!add_total) return;
+#pragma unroll
+  for (int r = 0; r < rows; ++r) total += (g[r][0] + g[r][1]) + (g[r][2] + g[r][3]);
+}
+
+// Adds up the threads' sums by filter and writes the channel's partial. `scratch`: (kernel^2 + 1) words a thread; left
+// zero, as it is found.
+template <int kernel, class PlaneX>
+__device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, const float (&sums)[kernel * kernel],
+                                              float total_dy, float* to, int threads) {
+  constexpr int taps = kernel * kernel, words = taps + 1;
+  const auto total = x.total();
+  __syncthreads();
+  {
+    float* const own = scratch + thread_index() * words;
+#pragma unroll
+    for (int i = 0; i < taps; ++i) own[i] = sums[i];
+    own[taps] = total_dy;
+  }
+  __syncthreads();
+  // Sums over the items [first, first + count) of every plane, `step` items apart.
+  const auto add = [&](int first, int count, int step, int word) {
+    float sum = 0.f;
+    for (int p = 0; p < total.planes; ++p) {
+      for (int i = 0; i < count; ++i) sum += scratch[(first + p * step + i) * words + word];
+    }
+    return sum;
+  };
+  const int base = x.at(Int<0>{}).across * x.at(Int<0>{}).down;
+  for (int t = thread_index(); t < taps; t += threads) to[t] = add(0, base, base, t);
+  static_for<1, max_levels>([&](auto l) {
+    if (l > total.levels) return;
+    const auto level = x.at(l);
+    const int in_band = level.across * level.down;
+    const float factor = 1.f / (1 << 2 * l);  // Haar's, of both pyramids
+    for (int t = thread_index(); t < 4 * taps; t += threads) {
+      const int s = t / taps;
+      to[(1 + 4 * (l - 1)) * taps + t] =
+          factor * add(total.base_items + level.first_item + s * in_band, in_band, 4 * in_band, t % taps);
+    }
+  });
+  if (thread_index() == 0) to[filter_count(total.levels) * taps] = add(0, base, base, taps);
+  __syncthreads();
+  for (int i = thread_index(); i < threads * words; i += threads) scratch[i] = 0.f;
+  __syncthreads();
+}
+
+template <class T, int kernel, class PlaneX, class PlaneDy>
+__global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
+    resident_gradient_kernel(const __grid_constant__ ResidentGradientArgs p, const __grid_constant__ PlaneX px,
+                             const __grid_constant__ PlaneDy pd) {
+  extern __shared__ __align__(128) float memory[];
+  __shared__ __align__(8) std::uint64_t arrived[2];
+  const auto total = px.total();
+  const int threads = total.threads, height = px.at(Int<0>{}).height, width = px.at(Int<0>{}).width;
+  const int words_x = gradient_arena_words(total, kernel), words_dy = total.planes * pd.total().words;
+  float* const arena_x = memory;
+  float* const arena_dy = arena_x + words_x;
+  char* const staged = reinterpret_cast<char*>(arena_dy + words_dy);
+  Stage<T> stage_x(staged, &arrived[0], height, width, p.piece_x);
+  Stage<T> stage_dy(staged + total.planes * staged_plane<T>(height, width), &arrived[1], height, width, p.piece_dy);
+  for (int i = thread_index(); i < words_x + words_dy; i += threads) memory[i] = 0.f;
+
+  const GradientItem own = find_gradient_item(px, pd, thread_index());
+  float sums[kernel * kernel], sum_dy = 0.f;
+#pragma unroll
+  for (int i = 0; i < kernel * kernel; ++i) sums[i] = 0.f;
+  Cursor at(p.work, p.work.first(blockIdx.x));
+  const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
+  const auto fetch = [&](const Cursor& next) {
+    const int first = next.group * total.planes;
+    const int planes = min(total.planes, static_cast<int>(p.batch) - first);
+    const int t = thread_index();
+    stage_x.fetch(planes, [&](int k) { return plane_of<T>(p.x, first + k, next.channel); }, p.x, t, threads);
+    stage_dy.fetch(planes, [&](int k) { return plane_of<T>(p.dy, first + k, next.channel); }, p.dy, t, threads);
+  };
+  __syncthreads();
+  if (count > 0) fetch(at);
+  for (std::int64_t n = 0; n < count; ++n) {
+    stage_x.wait();
+    stage_dy.wait();
+    __syncthreads();
+    // Planes that the batch does not fill hold what an earlier group left: they count as zeros.
+    const int planes = min(total.planes, static_cast<int>(p.batch) - at.group * total.planes);
+    const auto load = [&](const Stage<T>& stage) {
+      return [&](int k, int r, int c, float(&v)[4]) {
+        load_row(v, stage.plane(k) + r * width, c, width);
+        if (k >= planes) v[0] = v[1] = v[2] = v[3] = 0.f;
+      };
+    };
+    const int half = (total.analysis_threads + 31) / 32 * 32;
+    analyse(px, arena_x, thread_index(), load(stage_x), [] {});
+    analyse(pd, arena_dy, thread_index() - half, load(stage_dy), [] {});
+    deep_analysis(px, arena_x, threads);
+    deep_analysis(pd, arena_dy, threads);
+    __syncthreads();
+    const int channel = at.channel;
+    at.advance(p.work);
+    const bool more = n + 1 < count;
+    if (more) fetch(at);
+    if (own.filter >= 0) {
+      correlate_item<kernel, PlaneX::item_rows>(sums, sum_dy, own.filter == 0, arena_x + own.x, own.x_pitch,
+                                                arena_dy + own.dy, own.dy_pitch);
+    }
+    if (more && at.channel == channel) continue;
+    write_partial<kernel>(px, arena_x, sums, sum_dy,
+                          p.partials + p.work.slot(blockIdx.x, channel) * partial_size(kernel, total.levels), threads);
+    sum_dy = 0.f;
+#pragma unroll
+    for (int i = 0; i < kernel * kernel; ++i) sums[i] = 0.f;
+  }
+}
+
+template <DType dtype, int kernel>
+cudaError_t launch_resident_gradient_as(const ResidentGradientCall& call, cudaStream_t stream) {
+  const auto launch = [&](const auto& x, const auto& dy) {
+    const auto entry = &resident_gradient_kernel<DeviceType<dtype>, kernel, std::decay_t<decltype(x)>,
+                                                 std::decay_t<decltype(dy)>>;
+    const std::size_t shared = resident_gradient_memory(call.x, call.dy, dtype);
+    int per_multiprocessor = 0;
+    if (cudaError_t e = prepare_persistent(entry, call.x.total.threads, shared, per_multiprocessor);
+        e != cudaSuccess) {
+      return e;
+    }
+    entry<<<static_cast<unsigned>(call.args.work.blocks), call.x.total.threads, shared, stream>>>(call.args, x, dy);
+    return launched();
+  };
+  if (call.shape < 0) return launch(AnyPlane{call.x}, AnyPlane{call.dy});
+  return dispatch_shape<kernel, gradient_shapes>(call.shape, [&](auto i) {
+    return launch(FixedPlane<gradient_shapes[i], Use::correlation>{}, FixedPlane<gradient_shapes[i], Use::correlated>{});
+  });
+}
+
+}  // namespace wtconv::cuda
