@@ -16,12 +16,14 @@ struct Image {
   int step = 1;
 };
 
-// The layer's parameters as the kernels read them. Entry 0 is the base filter, entry l the four bands of level l.
+// The layer's parameters as the kernels read them. Entry 0 is the base filter (null: none), entry l the four bands of
+// level l, which is the layer's level first_level + l: deep levels may be a problem of their own, on an LL image.
 struct Filters {
   const void* weight[max_levels + 1] = {};
   const void* scale[max_levels + 1] = {};
   const void* bias = nullptr;
   DType dtype = DType::f32;
+  int first_level = 0;
   bool rotated = false;  // by 180 degrees, padding sides swapped: the input gradient
 };
 
@@ -31,6 +33,16 @@ struct FilterGradients {
   void* scale[max_levels + 1] = {};
   void* bias = nullptr;
 };
+
+// The levels beyond `level`, without a base: what is left to do on LL[level].
+constexpr Filters beyond(const Filters& f, int level) {
+  Filters rest{.dtype = f.dtype, .first_level = f.first_level + level, .rotated = f.rotated};
+  for (int l = 1; l + level <= max_levels; ++l) {
+    rest.weight[l] = f.weight[l + level];
+    rest.scale[l] = f.scale[l + level];
+  }
+  return rest;
+}
 
 // Number of k x k filters of a channel: base, then level by level LL, LH, HL, HH.
 constexpr int filter_count(int levels) { return 1 + 4 * levels; }

@@ -57,15 +57,26 @@ class Cuda final : public Backend {
   Plan plan(const Problem& p, Pass pass, GradientMask mask, const Options&) const override {
     DeviceLimits limits;
     if (Status s = current_device(limits); !s.ok()) return {"none", s.message(), 0, 0};
-    const Decision d = decide(p, limits);
     const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
-    const bool apply = pass == Pass::forward || mask.x;
-    const bool gradient = pass == Pass::backward && mask.any_parameter();
-    // The two halves of a backward run one after the other and share the workspace.
-    return {d.strategy->name(), d.reason,
-            std::max(apply ? d.strategy->apply_workspace(p, limits) : 0,
-                     gradient ? d.strategy->gradient_workspace(p, limits) : 0),
-            n * ((apply ? d.strategy->apply_traffic(p, limits) : 0) + (gradient ? d.strategy->gradient_traffic(p, limits) : 0))};
+    Plan plan;
+    if (pass == Pass::forward || mask.x) {
+      const Decision d = apply_strategy(p, limits);
+      plan.strategy = d.strategy->name();
+      plan.reason = d.reason;
+      plan.workspace = d.strategy->apply_workspace(p, limits);
+      plan.elements_moved = n * d.strategy->apply_traffic(p, limits);
+    }
+    if (pass == Pass::backward && mask.any_parameter()) {
+      const Decision d = gradient_strategy(p, limits);
+      if (plan.strategy != d.strategy->name()) {
+        plan.strategy += (plan.strategy.empty() ? "" : " + ") + std::string(d.strategy->name());
+      }
+      plan.reason += (plan.reason.empty() ? "" : "; weight gradient by ") + d.reason;
+      // The two halves of a backward run one after the other and share the workspace.
+      plan.workspace = std::max(plan.workspace, d.strategy->gradient_workspace(p, limits));
+      plan.elements_moved += n * d.strategy->gradient_traffic(p, limits);
+    }
+    return plan;
   }
 
   Status forward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const TensorView& y,
@@ -73,33 +84,44 @@ class Cuda final : public Backend {
     DeviceLimits limits;
     if (Status s = current_device(limits); !s.ok()) return s;
     const ApplyCall call{p, image_of(x, 1), image_of(y, p.stride), filters_of(p, parameters)};
-    return decide(p, limits).strategy->apply(call, workspace, limits, static_cast<cudaStream_t>(options.stream));
+    return apply_strategy(p, limits).strategy->apply(call, workspace, limits,
+                                                     static_cast<cudaStream_t>(options.stream));
   }
 
   Status backward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const ConstTensorView& dy,
                   const Gradients& gradients, Workspace workspace, const Options& options) const override {
     DeviceLimits limits;
     if (Status s = current_device(limits); !s.ok()) return s;
-    const Strategy& strategy = *decide(p, limits).strategy;
     const auto stream = static_cast<cudaStream_t>(options.stream);
     const GradientMask mask = mask_of(gradients);
+    const Image dy_image = image_of(dy, p.stride);
     if (mask.x && p.batch > 0) {
-      ApplyCall call{p, image_of(dy, p.stride), image_of(gradients.x, 1), filters_of(p, parameters)};
+      ApplyCall call{p, dy_image, image_of(gradients.x, 1), filters_of(p, parameters)};
       call.filters.rotated = true;
       call.filters.bias = nullptr;
-      if (Status s = strategy.apply(call, workspace, limits, stream); !s.ok()) return s;
+      if (Status s = apply_strategy(p, limits).strategy->apply(call, workspace, limits, stream); !s.ok()) return s;
     }
     if (!mask.any_parameter()) return {};
-    const GradientCall call{p, image_of(x, 1), image_of(dy, p.stride), filters_of(p, parameters),
-                            gradients_of(gradients.parameters)};
-    return strategy.gradient(call, workspace, limits, stream);
+    FinishArgs finish{.filters = filters_of(p, parameters),
+                      .gradients = gradients_of(gradients.parameters),
+                      .kernel = p.kernel,
+                      .levels = p.levels,
+                      .channels = p.channels};
+    const GradientCall call{.problem = p, .x = image_of(x, 1), .dy = dy_image, .base = mask.base};
+    if (Status s = gradient_strategy(p, limits).strategy->gradient(call, workspace, limits, stream, finish); !s.ok()) {
+      return s;
+    }
+    return check(launch_finish(finish, stream), "launching the closing kernel of the weight gradient");
   }
 
  private:
-  Decision decide(const Problem& p, const DeviceLimits& limits) const {
-    return fixed_ ? Decision{fixed_, std::string(fixed_->name()) + ": fixed by the backend's name"}
-                  : choose_strategy(p, limits);
+  Decision apply_strategy(const Problem& p, const DeviceLimits& limits) const {
+    return fixed_ ? fixed() : choose_apply(p, limits);
   }
+  Decision gradient_strategy(const Problem& p, const DeviceLimits& limits) const {
+    return fixed_ ? fixed() : choose_gradient(p, limits);
+  }
+  Decision fixed() const { return {fixed_, std::string(fixed_->name()) + ": fixed by the backend's name"}; }
 
   std::string_view name_, description_;
   const Strategy* fixed_;

@@ -2,17 +2,29 @@
 #include "cuda/strategy.hpp"
 
 namespace wtconv::cuda {
+namespace {
 
-Decision choose_strategy(const Problem& problem, const DeviceLimits& limits) {
+template <class Rejects>
+Decision choose(Rejects&& rejects) {
   std::string passed_over;
-  for (const Strategy* strategy : {&resident_strategy(), &levels_strategy()}) {
-    const std::string why_not = strategy->rejects(problem, limits);
+  for (const Strategy* strategy : {&resident_strategy(), &tiled_strategy(), &levels_strategy()}) {
+    const std::string why_not = rejects(*strategy);
     if (why_not.empty()) {
-      return {strategy, std::string(strategy->name()) + ": the fastest that takes this problem" + passed_over};
+      return {strategy, std::string(strategy->name()) + ": the first that takes this problem" + passed_over};
     }
     passed_over += std::string("; not ") + strategy->name() + ": " + why_not;
   }
   return {nullptr, "no strategy takes this problem" + passed_over};
+}
+
+}  // namespace
+
+Decision choose_apply(const Problem& p, const DeviceLimits& limits) {
+  return choose([&](const Strategy& s) { return s.rejects(p, limits); });
+}
+
+Decision choose_gradient(const Problem& p, const DeviceLimits& limits) {
+  return choose([&](const Strategy& s) { return s.rejects_gradient(p, limits); });
 }
 
 }  // namespace wtconv::cuda

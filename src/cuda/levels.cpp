@@ -53,6 +53,7 @@ class Levels final : public Strategy {
  public:
   const char* name() const override { return "levels"; }
   std::string rejects(const Problem&, const DeviceLimits&) const override { return {}; }
+  std::string rejects_gradient(const Problem&, const DeviceLimits&) const override { return {}; }
 
   std::size_t apply_workspace(const Problem& p, const DeviceLimits&) const override {
     return ApplyMemory(p, nullptr).bytes;
@@ -110,7 +111,7 @@ class Levels final : public Strategy {
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits&,
-                  cudaStream_t stream) const override {
+                  cudaStream_t stream, FinishArgs& finish) const override {
     const Problem& p = call.problem;
     const GradientMemory m(p, workspace.data);
     LevelGradientArgs args{.dtype = p.dtype,
@@ -138,14 +139,8 @@ class Levels final : public Strategy {
       args.x = dense_planes(m.low_x[l], p.channels, args.height, args.width);
       args.dy = dense_planes(m.low_dy[l], p.channels, args.height, args.width);
     }
-    const FinishArgs finish{.compute = compute_type(p.dtype),
-                            .filters = call.filters,
-                            .gradients = call.gradients,
-                            .work = m.work,
-                            .kernel = p.kernel,
-                            .levels = p.levels,
-                            .partials = m.partials};
-    return check(launch_finish(finish, stream), "levels: launching the closing kernel");
+    finish.partials[finish.count++] = {m.partials, compute_type(p.dtype), m.work, call.first_level, p.levels};
+    return {};
   }
 };
 

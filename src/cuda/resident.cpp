@@ -7,19 +7,23 @@
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/launch.hpp"
 #include "cuda/kernels/resident.hpp"
+#include "cuda/on_chip.hpp"
 #include "cuda/strategy.hpp"
 #include "cuda/tuning/resident.hpp"
 
 namespace wtconv::cuda {
 namespace {
 
-bool multiple(std::int64_t value, std::int64_t of) { return value % of == 0; }
-
-bool rows_have_no_gaps(const Image& i) { return i.step == 1 && i.column == 1; }
-
 bool fits(std::size_t bytes, int threads, int shape, const DeviceLimits& limits) {
   return bytes <= std::size_t(limits.shared_per_block) && (shape >= 0 || threads <= any_threads);
 }
+
+std::string does_not_fit(std::size_t bytes, int threads, const DeviceLimits& limits) {
+  return "a plane needs " + std::to_string(bytes) + " bytes of shared memory and " + std::to_string(threads) +
+         " threads, a block has " + std::to_string(limits.shared_per_block) + " and " + std::to_string(any_threads);
+}
+
+constexpr int far_too_large = 4096;  // keeps the layouts' arithmetic in range
 
 constexpr int full_block = 192;  // threads at which a block of several planes is full
 
@@ -60,6 +64,7 @@ struct Gradient {
   int shape;
   Layout x, dy;
   Work work;
+  std::size_t bytes;
   bool fits;
 
   Gradient(const Problem& p, const DeviceLimits& limits) : shape(find_shape(gradient_shapes, p)) {
@@ -75,7 +80,7 @@ struct Gradient {
     const int rows = shape >= 0 ? gradient_shapes[shape].rows : any_rows;
     x = make(planes, rows, Use::correlation);
     dy = make(planes, rows, Use::correlated);
-    const std::size_t bytes = resident_gradient_memory(x, dy, p.dtype);
+    bytes = resident_gradient_memory(x, dy, p.dtype);
     const int threads = x.total.threads;
     fits = cuda::fits(bytes, threads, shape, limits);
     // Blocks that surely run at once: the partials are laid out by their number, so it is a function of the limits.
@@ -89,31 +94,6 @@ struct Gradient {
   std::int64_t partial_bytes(const Problem& p) const { return 4 * work.slots() * partial_size(p.kernel, p.levels); }
 };
 
-template <template <DType, int> class Launch, class Call>
-cudaError_t dispatch(const Call& call, cudaStream_t stream) {
-  const auto sized = [&]<DType dtype>() {
-    switch (call.kernel) {
-      case 3:
-        return Launch<dtype, 3>::run(call, stream);
-      case 5:
-        return Launch<dtype, 5>::run(call, stream);
-      case 7:
-        return Launch<dtype, 7>::run(call, stream);
-    }
-    return cudaErrorInvalidValue;
-  };
-  switch (call.dtype) {
-    case DType::f32:
-      return sized.template operator()<DType::f32>();
-    case DType::f16:
-      return sized.template operator()<DType::f16>();
-    case DType::bf16:
-      return sized.template operator()<DType::bf16>();
-    case DType::f64:
-      break;
-  }
-  return cudaErrorInvalidValue;
-}
 template <DType dtype, int kernel>
 struct LaunchApply {
   static cudaError_t run(const ResidentCall& call, cudaStream_t s) { return launch_resident_as<dtype, kernel>(call, s); }
@@ -130,32 +110,24 @@ class Resident final : public Strategy {
   const char* name() const override { return "resident"; }
 
   std::string rejects(const Problem& p, const DeviceLimits& limits) const override {
-    if (p.kernel != 3 && p.kernel != 5 && p.kernel != 7) {
-      return "it has kernels of size 3, 5 and 7, not " + std::to_string(p.kernel);
-    }
-    if (p.dtype == DType::f64) return "it computes in f32, not in f64";
-    constexpr std::int64_t limit = 1 << 30;
-    if (p.batch > limit || p.channels > limit) return "batch and channels must be at most 2^30";
-    constexpr int far_too_large = 4096;  // keeps the layouts' arithmetic in range
+    if (std::string s = not_on_chip(p); !s.empty()) return s;
     if (p.height > far_too_large || p.width > far_too_large) return "a plane does not fit a block's shared memory";
     const Apply plan(p, limits);
-    if (plan.fits) return {};
-    return "a plane needs " + std::to_string(plan.bytes) + " bytes of shared memory and " +
-           std::to_string(plan.layout.total.threads) + " threads, a block has " +
-           std::to_string(limits.shared_per_block) + " and " + std::to_string(any_threads);
+    return plan.fits ? std::string{} : does_not_fit(plan.bytes, plan.layout.total.threads, limits);
+  }
+  std::string rejects_gradient(const Problem& p, const DeviceLimits& limits) const override {
+    if (std::string s = not_on_chip(p); !s.empty()) return s;
+    if (p.height > far_too_large || p.width > far_too_large) return "a plane does not fit a block's shared memory";
+    const Gradient plan(p, limits);
+    return plan.fits ? std::string{} : does_not_fit(plan.bytes, plan.x.total.threads, limits);
   }
 
   std::size_t apply_workspace(const Problem&, const DeviceLimits&) const override { return 0; }
   double apply_traffic(const Problem&, const DeviceLimits&) const override { return 2; }
-
   std::size_t gradient_workspace(const Problem& p, const DeviceLimits& limits) const override {
-    const Gradient plan(p, limits);
-    if (!plan.fits) return levels_strategy().gradient_workspace(p, limits);
-    return static_cast<std::size_t>(plan.partial_bytes(p));
+    return static_cast<std::size_t>(Gradient(p, limits).partial_bytes(p));
   }
-  double gradient_traffic(const Problem& p, const DeviceLimits& limits) const override {
-    return Gradient(p, limits).fits ? 2 : levels_strategy().gradient_traffic(p, limits);
-  }
+  double gradient_traffic(const Problem&, const DeviceLimits&) const override { return 2; }
 
   Status apply(const ApplyCall& call, Workspace, const DeviceLimits& limits, cudaStream_t stream) const override {
     const Problem& p = call.problem;
@@ -172,14 +144,13 @@ class Resident final : public Strategy {
                                     .batch = p.batch,
                                     .piece = copy_piece(call.in, p.dtype, p.height, p.width),
                                     .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
-    return check(dispatch<LaunchApply>(run, stream), "resident: launching the kernel");
+    return check(dispatch_unit<LaunchApply>(run, stream), "resident: launching the kernel");
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits,
-                  cudaStream_t stream) const override {
+                  cudaStream_t stream, FinishArgs& finish) const override {
     const Problem& p = call.problem;
     const Gradient plan(p, limits);
-    if (!plan.fits) return levels_strategy().gradient(call, workspace, limits, stream);
     const ResidentGradientCall run{.dtype = p.dtype,
                                    .kernel = p.kernel,
                                    .shape = plan.shape,
@@ -191,19 +162,15 @@ class Resident final : public Strategy {
                                             .batch = p.batch,
                                             .piece_x = copy_piece(call.x, p.dtype, p.height, p.width),
                                             .piece_dy = copy_piece(call.dy, p.dtype, p.height, p.width),
+                                            .first_level = call.first_level,
+                                            .base = call.base,
                                             .partials = static_cast<float*>(workspace.data)}};
     if (plan.work.items() > 0) {
-      const Status s = check(dispatch<LaunchGradient>(run, stream), "resident: launching the weight gradient");
+      const Status s = check(dispatch_unit<LaunchGradient>(run, stream), "resident: launching the weight gradient");
       if (!s.ok()) return s;
     }
-    const FinishArgs finish{.compute = DType::f32,
-                            .filters = call.filters,
-                            .gradients = call.gradients,
-                            .work = plan.work,
-                            .kernel = p.kernel,
-                            .levels = p.levels,
-                            .partials = workspace.data};
-    return check(launch_finish(finish, stream), "resident: launching the closing kernel");
+    finish.partials[finish.count++] = {workspace.data, DType::f32, plan.work, call.first_level, p.levels};
+    return {};
   }
 };
 
@@ -226,30 +193,6 @@ std::size_t resident_gradient_memory(const Layout& x, const Layout& dy, DType dt
   return 4 * (std::size_t(gradient_arena_words(x.total, x.total.kernel)) +
               std::size_t(dy.total.planes) * dy.total.words) +
          2 * staged_bytes(x, dtype);
-}
-
-int copy_piece(const Image& i, DType dtype, std::int64_t height, std::int64_t width) {
-  const std::int64_t size = size_of(dtype);
-  if (!rows_have_no_gaps(i) || i.row != width) return 0;
-  for (int piece : {16, 4}) {
-    if (multiple(reinterpret_cast<std::uintptr_t>(i.data), piece) && multiple(i.batch * size, piece) &&
-        multiple(i.channel * size, piece) && multiple(height * width * size, piece)) {
-      return piece;
-    }
-  }
-  return 0;
-}
-
-int store_vector(const Image& i, DType dtype, std::int64_t height, std::int64_t width) {
-  const std::int64_t size = size_of(dtype);
-  if (!rows_have_no_gaps(i) || i.row > std::numeric_limits<int>::max() / height || i.row < 0) return 1;
-  for (int vector : {4, 2}) {
-    if (multiple(reinterpret_cast<std::uintptr_t>(i.data), vector * size) && multiple(i.batch, vector) &&
-        multiple(i.channel, vector) && multiple(i.row, vector) && multiple(width, vector)) {
-      return vector;
-    }
-  }
-  return 1;
 }
 
 const Strategy& resident_strategy() {

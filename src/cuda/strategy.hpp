@@ -7,6 +7,7 @@
 
 #include "cuda/arguments.hpp"
 #include "cuda/device.hpp"
+#include "cuda/kernels/launch.hpp"
 #include "wtconv/backend.hpp"
 
 namespace wtconv::cuda {
@@ -18,11 +19,12 @@ struct ApplyCall {
   Filters filters;
 };
 
+// The sums that weight gradients are made of; the closing kernel does the rest.
 struct GradientCall {
   const Problem& problem;
   Image x, dy;
-  Filters filters;
-  FilterGradients gradients;
+  bool base = true;     // whether those of the base filter are wanted
+  int first_level = 0;  // the problem is that of the levels beyond, on their LL images
 };
 
 class Strategy {
@@ -31,16 +33,20 @@ class Strategy {
   virtual const char* name() const = 0;
   // Empty, or why this problem is not for it.
   virtual std::string rejects(const Problem&, const DeviceLimits&) const = 0;
+  virtual std::string rejects_gradient(const Problem&, const DeviceLimits&) const = 0;
   virtual std::size_t apply_workspace(const Problem&, const DeviceLimits&) const = 0;
   virtual std::size_t gradient_workspace(const Problem&, const DeviceLimits&) const = 0;
-  // Elements read and written, in units of x's elements times N.
+  // Elements read and written, in units of N.
   virtual double apply_traffic(const Problem&, const DeviceLimits&) const = 0;
   virtual double gradient_traffic(const Problem&, const DeviceLimits&) const = 0;
   virtual Status apply(const ApplyCall&, Workspace, const DeviceLimits&, cudaStream_t) const = 0;
-  virtual Status gradient(const GradientCall&, Workspace, const DeviceLimits&, cudaStream_t) const = 0;
+  // Adds where it leaves its sums, in the workspace, to `finish`.
+  virtual Status gradient(const GradientCall&, Workspace, const DeviceLimits&, cudaStream_t,
+                          FinishArgs& finish) const = 0;
 };
 
 const Strategy& resident_strategy();
+const Strategy& tiled_strategy();
 const Strategy& levels_strategy();
 
 // The first strategy that takes the problem, and in words why and why not those before it. Pure: no device is touched.
@@ -48,7 +54,8 @@ struct Decision {
   const Strategy* strategy = nullptr;
   std::string reason;
 };
-Decision choose_strategy(const Problem& problem, const DeviceLimits& limits);
+Decision choose_apply(const Problem& problem, const DeviceLimits& limits);
+Decision choose_gradient(const Problem& problem, const DeviceLimits& limits);
 
 // Hands out 256-byte aligned pieces of a workspace. Over a null base it measures.
 class Carver {
@@ -60,6 +67,8 @@ class Carver {
     return piece;
   }
   std::size_t used() const { return used_; }
+  // What has not been taken of a workspace of so many bytes.
+  Workspace rest(std::size_t bytes) const { return {base_ ? base_ + used_ : nullptr, bytes - used_}; }
 
  private:
   char* base_;

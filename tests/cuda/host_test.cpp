@@ -17,13 +17,13 @@ constexpr DeviceLimits h200{.major = 9,
                             .shared_per_multiprocessor = 233472};
 
 TEST(CudaChooser, NamesItsChoiceAndWhyNotTheOthers) {
-  const auto strategy = [](const Problem& p) { return std::string(choose_strategy(p, h200).strategy->name()); };
+  const auto strategy = [](const Problem& p) { return std::string(choose_apply(p, h200).strategy->name()); };
   const Problem stage{.batch = 64, .channels = 96, .height = 56, .width = 56, .kernel = 5, .levels = 5};
   EXPECT_EQ(strategy(stage), "resident");
   Problem p = stage;
   p.kernel = 4;
   EXPECT_EQ(strategy(p), "levels");
-  EXPECT_NE(choose_strategy(p, h200).reason.find("not 4"), std::string::npos) << choose_strategy(p, h200).reason;
+  EXPECT_NE(choose_apply(p, h200).reason.find("not 4"), std::string::npos) << choose_apply(p, h200).reason;
   p = stage;
   p.dtype = DType::f64;
   EXPECT_EQ(strategy(p), "levels");

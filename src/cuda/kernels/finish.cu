@@ -10,7 +10,6 @@ constexpr int threads = 128;
 
 // One block a filter of a channel, and one for the bias and what it adds to the base scale: all in double, since
 // it is little work.
-template <class A>
 __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__ FinishArgs p) {
   __shared__ double products[max_kernel * max_kernel + 1];
   const int taps = p.kernel * p.kernel, filters = filter_count(p.levels);
@@ -18,21 +17,25 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
   const int f = static_cast<int>(blockIdx.x % filters);
   const int level = f == 0 ? 0 : (f - 1) / 4 + 1, band = f == 0 ? 0 : (f - 1) % 4;
   const std::int64_t row = level == 0 ? c : 4 * c + band;
-  const std::int64_t size = partial_size(p.kernel, p.levels);
+  int source = 0;
+  while (source + 1 < p.count && level > p.partials[source + 1].first_level) ++source;
+  const Partials& from = p.partials[source];
+  const int filter_there = level == 0 ? 0 : 1 + 4 * (level - from.first_level - 1) + band;
+  const std::int64_t size = partial_size(p.kernel, from.levels);
   const Filters& in = p.filters;
   const double scale = load_any<double>(in.scale[level], in.dtype, row);
   // Partials of channel c: those of the blocks between its first and last item.
   std::int64_t first = 0, last = -1;
-  if (p.work.per_channel > 0) {
-    first = p.work.owner(c * p.work.per_channel);
-    last = p.work.owner((c + 1) * p.work.per_channel - 1);
+  if (from.work.per_channel > 0) {
+    first = from.work.owner(c * from.work.per_channel);
+    last = from.work.owner((c + 1) * from.work.per_channel - 1);
   }
   const int wanted = taps + (f == 0 ? 1 : 0);  // the base filter's block also adds up dy
   for (int t = threadIdx.x; t < wanted; t += threads) {
-    const std::int64_t at = t == taps ? size - 1 : std::int64_t{f} * taps + t;
+    const std::int64_t at = t == taps ? size - 1 : std::int64_t{filter_there} * taps + t;
     double sum = 0;
     for (std::int64_t block = first; block <= last; ++block) {
-      sum += double(static_cast<const A*>(p.partials)[p.work.slot(block, c) * size + at]);
+      sum += load_any<double>(from.data, from.dtype, from.work.slot(block, c) * size + at);
     }
     if (t == taps) {
       if (p.gradients.bias) store_any(p.gradients.bias, in.dtype, c, scale * sum);
@@ -54,16 +57,12 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
 
 cudaError_t probe_kernels() {
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, finish_kernel<float>);
+  return cudaFuncGetAttributes(&attributes, finish_kernel);
 }
 
 cudaError_t launch_finish(const FinishArgs& args, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(args.work.channels * filter_count(args.levels));
-  if (args.compute == DType::f64) {
-    finish_kernel<double><<<blocks, threads, 0, stream>>>(args);
-  } else {
-    finish_kernel<float><<<blocks, threads, 0, stream>>>(args);
-  }
+  const auto blocks = static_cast<unsigned>(args.channels * filter_count(args.levels));
+  finish_kernel<<<blocks, threads, 0, stream>>>(args);
   return launched();
 }
 

@@ -73,19 +73,37 @@ __device__ __forceinline__ void correlate_item(float (&sums)[kernel * kernel], f
   for (int r = 0; r < rows; ++r) total += (g[r][0] + g[r][1]) + (g[r][2] + g[r][3]);
 }
 
+// A thread's sums over the planes (or tiles) of a channel.
+template <int kernel>
+struct GradientSums {
+  float tap[kernel * kernel];
+  float dy;
+  __device__ __forceinline__ void clear() {
+    dy = 0.f;
+#pragma unroll
+    for (int i = 0; i < kernel * kernel; ++i) tap[i] = 0.f;
+  }
+  template <int rows>
+  __device__ __forceinline__ void add(const GradientItem& own, const float* arena_x, const float* arena_dy) {
+    if (own.filter < 0) return;
+    correlate_item<kernel, rows>(tap, dy, own.filter == 0, arena_x + own.x, own.x_pitch, arena_dy + own.dy,
+                                 own.dy_pitch);
+  }
+};
+
 // Adds up the threads' sums by filter and writes the channel's partial. `scratch`: (kernel^2 + 1) words a thread; left
 // zero, as it is found.
 template <int kernel, class PlaneX>
-__device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, const float (&sums)[kernel * kernel],
-                                              float total_dy, float* to, int threads) {
+__device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, const GradientSums<kernel>& sums,
+                                              int first_level, float* to, int threads) {
   constexpr int taps = kernel * kernel, words = taps + 1;
   const auto total = x.total();
   __syncthreads();
   {
     float* const own = scratch + thread_index() * words;
 #pragma unroll
-    for (int i = 0; i < taps; ++i) own[i] = sums[i];
-    own[taps] = total_dy;
+    for (int i = 0; i < taps; ++i) own[i] = sums.tap[i];
+    own[taps] = sums.dy;
   }
   __syncthreads();
   // Sums over the items [first, first + count) of every plane, `step` items apart.
@@ -102,7 +120,7 @@ __device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, c
     if (l > total.levels) return;
     const auto level = x.at(l);
     const int in_band = level.across * level.down;
-    const float factor = 1.f / (1 << 2 * l);  // Haar's, of both pyramids
+    const float factor = ldexpf(1.f, -2 * (first_level + l));  // Haar's, of both pyramids
     for (int t = thread_index(); t < 4 * taps; t += threads) {
       const int s = t / taps;
       to[(1 + 4 * (l - 1)) * taps + t] =
@@ -131,10 +149,10 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
   Stage<T> stage_dy(staged + total.planes * staged_plane<T>(height, width), &arrived[1], height, width, p.piece_dy);
   for (int i = thread_index(); i < words_x + words_dy; i += threads) memory[i] = 0.f;
 
-  const GradientItem own = find_gradient_item(px, pd, thread_index());
-  float sums[kernel * kernel], sum_dy = 0.f;
-#pragma unroll
-  for (int i = 0; i < kernel * kernel; ++i) sums[i] = 0.f;
+  GradientItem own = find_gradient_item(px, pd, thread_index());
+  if (!p.base && own.filter == 0) own.filter = -1;
+  GradientSums<kernel> sums;
+  sums.clear();
   Cursor at(p.work, p.work.first(blockIdx.x));
   const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
   const auto fetch = [&](const Cursor& next) {
@@ -168,16 +186,11 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
     at.advance(p.work);
     const bool more = n + 1 < count;
     if (more) fetch(at);
-    if (own.filter >= 0) {
-      correlate_item<kernel, PlaneX::item_rows>(sums, sum_dy, own.filter == 0, arena_x + own.x, own.x_pitch,
-                                                arena_dy + own.dy, own.dy_pitch);
-    }
+    sums.template add<PlaneX::item_rows>(own, arena_x, arena_dy);
     if (more && at.channel == channel) continue;
-    write_partial<kernel>(px, arena_x, sums, sum_dy,
+    write_partial<kernel>(px, arena_x, sums, p.first_level,
                           p.partials + p.work.slot(blockIdx.x, channel) * partial_size(kernel, total.levels), threads);
-    sum_dy = 0.f;
-#pragma unroll
-    for (int i = 0; i < kernel * kernel; ++i) sums[i] = 0.f;
+    sums.clear();
   }
 }
 

@@ -14,6 +14,8 @@ struct ResidentGradientArgs {
   Work work{};  // groups of planes
   std::int64_t batch = 0;
   int piece_x = 0, piece_dy = 0;  // as in ResidentArgs
+  int first_level = 0;            // the images are LL of this level
+  bool base = true;               // sums for the base filter too
   float* partials = nullptr;      // [slot][filter][tap], then one sum of dy
 };
 

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/arguments.hpp"
@@ -54,14 +55,23 @@ cudaError_t launch_level_gradient(const LevelGradientArgs& args, cudaStream_t st
 
 // --- the closing kernel of every backward -------------------------------------------------------------------------
 
+// Partial sums of some levels: (first_level, first_level + levels], and of the base filter where first_level is 0.
+struct Partials {
+  const void* data = nullptr;
+  DType dtype = DType::f32;  // f32 or f64
+  Work work;
+  int first_level = 0, levels = 0;
+};
+inline constexpr int max_partials = 4;  // a strategy splits off two levels at a time
+
 // Adds the partials in the order of the work and turns them into gradients of weights, scales and bias.
 struct FinishArgs {
-  DType compute = DType::f32;  // of the partials: f32 or f64
   Filters filters;
   FilterGradients gradients;
-  Work work;
   int kernel = 0, levels = 0;
-  const void* partials = nullptr;
+  std::int64_t channels = 0;
+  Partials partials[max_partials] = {};  // by first level
+  int count = 0;
 };
 cudaError_t launch_finish(const FinishArgs& args, cudaStream_t stream);
 

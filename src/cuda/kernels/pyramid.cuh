@@ -8,43 +8,48 @@
 
 namespace wtconv::cuda {
 
+// Which results of the analysis belong to a pyramid: row r, columns c and c + 1 of level l. A whole plane keeps what lies
+// inside; its border stays zero.
+struct KeepPlane {
+  int height;
+  __device__ __forceinline__ bool row(int l, int r) const { return height % 8 == 0 || r << l < height; }
+  __device__ __forceinline__ bool columns(int, int) const { return true; }
+};
+
 // Stores 8 rows x 4 columns of pixels at (r0, c), multiples of (8, 4), and their bands of levels 1 and 2. `low` gets
 // the two LL of level 2, above each other.
-template <class Plane>
-__device__ __forceinline__ void store_block(const Plane& plane, float* pyramid, int r0, int c,
-                                            const float (&v)[8][4], bool inside, float (&low)[2]) {
+template <class Plane, class Keep>
+__device__ __forceinline__ void store_block(const Plane& plane, float* pyramid, int r0, int c, const float (&v)[8][4],
+                                            const Keep& keep, float (&low)[2]) {
   const auto t = plane.total();
-  const int height = plane.at(Int<0>{}).height;
-  low[0] = low[1] = 0.f;
-  if (!inside) return;
-  const auto kept = [&](int k) { return height % 8 == 0 || r0 + k < height; };
   {
     const int pitch = plane.at(Int<0>{}).pitch;
-    float* const to = pyramid + (r0 + t.pad) * pitch + r0 / 8 * t.skew + c + t.left;
+    float* const to = pyramid + (r0 + t.pad) * pitch + (r0 >> 3) * t.skew + c + t.left;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      if (!kept(k)) continue;
+      if (!keep.row(0, r0 + k)) continue;
       float* const row = to + k * pitch + (k + t.pad) / 8 * t.skew;
       if (t.left % 4 == 0) {
-        *reinterpret_cast<float4*>(row) = make_float4(v[k][0], v[k][1], v[k][2], v[k][3]);
+        if (keep.columns(0, c)) *reinterpret_cast<float4*>(row) = make_float4(v[k][0], v[k][1], v[k][2], v[k][3]);
       } else {
-        reinterpret_cast<float2*>(row)[0] = make_float2(v[k][0], v[k][1]);
-        reinterpret_cast<float2*>(row)[1] = make_float2(v[k][2], v[k][3]);
+        if (keep.columns(0, c)) reinterpret_cast<float2*>(row)[0] = make_float2(v[k][0], v[k][1]);
+        if (keep.columns(0, c + 2)) reinterpret_cast<float2*>(row)[1] = make_float2(v[k][2], v[k][3]);
       }
     }
   }
+  low[0] = low[1] = 0.f;
   if (t.levels < 1) return;
   float low1[4][2];
   {
     const auto level = plane.at(Int<1>{});
-    float* const to = pyramid + level.offset + (r0 / 2 + t.pad) * level.pitch + c / 2 + t.left;
+    float* const to = pyramid + level.offset + ((r0 >> 1) + t.pad) * level.pitch + (c >> 1) + t.left;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const Quad<float> a = haar(v[2 * k][0], v[2 * k][1], v[2 * k + 1][0], v[2 * k + 1][1]);
       const Quad<float> b = haar(v[2 * k][2], v[2 * k][3], v[2 * k + 1][2], v[2 * k + 1][3]);
       low1[k][0] = a.v[0];
       low1[k][1] = b.v[0];
-      if (!kept(2 * k)) continue;
+      if (!keep.row(1, (r0 >> 1) + k) || !keep.columns(1, c >> 1)) continue;
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
         *reinterpret_cast<float2*>(to + s * level.band + k * level.pitch) = make_float2(a.v[s], b.v[s]);
@@ -53,12 +58,12 @@ __device__ __forceinline__ void store_block(const Plane& plane, float* pyramid, 
   }
   if (t.levels < 2) return;
   const auto level = plane.at(Int<2>{});
-  float* const to = pyramid + level.offset + (r0 / 4 + t.pad) * level.pitch + c / 4 + t.left;
+  float* const to = pyramid + level.offset + ((r0 >> 2) + t.pad) * level.pitch + (c >> 2) + t.left;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     const Quad<float> a = haar(low1[2 * k][0], low1[2 * k][1], low1[2 * k + 1][0], low1[2 * k + 1][1]);
     low[k] = a.v[0];
-    if (!kept(4 * k)) continue;
+    if (!keep.row(2, (r0 >> 2) + k) || !keep.columns(2, c >> 2)) continue;
 #pragma unroll
     for (int s = 0; s < 4; ++s) to[s * level.band + k * level.pitch] = a.v[s];
   }
@@ -117,8 +122,8 @@ __device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t,
   }
   between();
   float* const pyramid = arena + p * total.words;
-  float low2[2];
-  store_block(plane, pyramid, r0, c, v, inside, low2);
+  float low2[2] = {0.f, 0.f};
+  if (inside) store_block(plane, pyramid, r0, c, v, KeepPlane{height}, low2);
   // A lane pair stores for both: the left one may be inside where the right one is not.
   if (total.levels < 3) return;
   float low;
@@ -157,6 +162,43 @@ __device__ __forceinline__ void deep_analysis(const Plane& plane, float* arena, 
       for (int s = 0; s < 4; ++s) band[s * to.band] = q.v[s];
     }
   });
+}
+
+// A tile keeps its inside and a border as wide as the filters reach: real values there, zeros only outside the image.
+template <class Plane>
+struct KeepTile {
+  const Plane& plane;
+  // Run-time level, but a constant wherever this is called: the branches fold.
+  __device__ __forceinline__ bool row(int l, int r) const {
+    const int height = plane.at(Int<0>{}).height >> l;
+    return r >= -plane.total().pad && r < height + plane.total().pad;
+  }
+  __device__ __forceinline__ bool columns(int l, int c) const {
+    const int width = plane.at(Int<0>{}).width >> l;
+    return c >= -plane.total().left && c < width + plane.total().left;
+  }
+};
+
+// Pixels around a tile that its analysis needs: the border of its deepest level, in whole blocks of 8.
+template <class Plane>
+__device__ __forceinline__ constexpr int tile_halo(const Plane& plane) {
+  return ((plane.total().pad << plane.total().levels) + 7) / 8 * 8;
+}
+
+// The analysis of a tile of at most two levels, with its border; load(r, c, v) gives 8 rows x 4 columns at
+// coordinates that start at the tile and may be negative.
+template <class Plane, class Load>
+__device__ __forceinline__ void analyse_tile(const Plane& plane, float* pyramid, int threads, Load&& load) {
+  const int halo = tile_halo(plane);
+  const int across = (plane.at(Int<0>{}).width + 2 * halo) / 4, down = (plane.at(Int<0>{}).height + 2 * halo) / 8;
+#pragma unroll 1
+  for (int i = thread_index(); i < across * down; i += threads) {
+    const int r0 = i / across * 8 - halo, c = i % across * 4 - halo;
+    float v[8][4];
+    load(r0, c, v);
+    float low[2];
+    store_block(plane, pyramid, r0, c, v, KeepTile<Plane>{plane}, low);
+  }
 }
 
 // Adds the synthesis of all filtered bands to an item of 8 rows x 4 columns at (8 i, 4 j), in closed form. deep[m]: what

@@ -11,31 +11,11 @@
 
 #include <algorithm>
 
-#include "cuda/kernels/filter.cuh"
-#include "cuda/kernels/items.cuh"
-#include "cuda/kernels/pyramid.cuh"
+#include "cuda/kernels/filter_planes.cuh"
 #include "cuda/kernels/resident.hpp"
 #include "cuda/kernels/transfer.cuh"
 
 namespace wtconv::cuda {
-
-// A channel's filters, scales and the bands' factors folded in. The bias sits behind the base filter's taps.
-template <int kernel>
-__device__ __forceinline__ void load_filters(float* to, const Filters& filters, int levels, std::int64_t c, int t,
-                                             int threads) {
-  constexpr int taps = kernel * kernel, words = filter_words(kernel);
-  for (int i = t; i < filter_count(levels) * words; i += threads) {
-    const int f = i / words, tap = i % words;
-    const int level = f == 0 ? 0 : (f - 1) / 4 + 1, band = f == 0 ? 0 : (f - 1) % 4;
-    float v = 0.f;
-    if (tap < taps) {
-      v = ldexpf(folded_weight<float>(filters, kernel, level, band, c, tap), -2 * level);
-    } else if (f == 0 && tap == taps) {
-      v = folded_bias<float>(filters, c);
-    }
-    to[i] = v;
-  }
-}
 
 template <class T, int kernel, class Plane>
 __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
@@ -80,60 +60,27 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     const Cursor now = at;
     at.advance(p.work);
     if (n + 1 < count) fetch(at);
-    {
-      constexpr int rows = Plane::item_rows;
-      float sums[rows][4];
-      const int t = thread_index();
-      const bool works = t < total.level_items;
-      if (works) {
-        const LevelItem own = items[t];
-        float taps[filter_words(kernel)];
-        load_taps<kernel>(taps, filters + own.filter() * filter_words(kernel));
-        filter_item<kernel, rows>(sums, arena + own.offset(), own.pitch(), 0, taps);
-      }
-      __syncthreads();
-      if (works) {
-        const LevelItem own = items[t];
-        put_item<rows>(sums, arena + own.offset() + total.pad * own.pitch() + total.left, own.pitch(), own.rows(),
-                       own.columns(), t >> 3 & 1);
-      }
-    }
-    {
-      float sums[base_rows][4];
-      const int t = thread_index();
-      const auto base = plane.at(Int<0>{});
-      const int in_plane = base.across * base.down;
-      const int k = total.planes == 1 ? 0 : t / in_plane, rest = t - k * in_plane;
-      const int i = rest / base.across, j = rest - i * base.across;
-      const bool works = t < total.base_items;
-      float bias = 0.f;
-      if (works) {
-        float taps[filter_words(kernel)];
-        load_taps<kernel>(taps, filters);
-        bias = taps[kernel * kernel];
-        filter_item<kernel, base_rows>(sums, arena + k * total.words + i * (8 * base.pitch + total.skew) + 4 * j,
-                                       base.pitch, total.skew, taps);
-      }
-      __syncthreads();
+    filter_planes<kernel>(
+        plane, arena, filters, items, p.filters.weight[0] != nullptr,
+        [&](int k, int i, int j, float bias, float(&sums)[base_rows][4]) {
+          const int b = now.group * total.planes + k;
+          if (b >= p.batch) return;
+          float* const pyramid = arena + k * total.words;
+          const float deep[2] = {bias, bias};
+          add_synthesis(plane, pyramid, i, j, deep, sums);
+          if (p.vector > 1) {
+            store_item(sums, plane_of<T>(p.out, b, now.channel), p.out, p.vector, 8 * i, 4 * j, height, width);
+          } else {  // over x, which the base filter is done with
+            keep_item(sums, pyramid, plane.at(Int<0>{}).pitch, total, 8 * i, 4 * j, height, width);
+          }
+        });
+    if (p.vector > 1) continue;
+    __syncthreads();
+    for (int k = 0; k < total.planes; ++k) {
       const int b = now.group * total.planes + k;
-      float* const pyramid = arena + k * total.words;
-      if (works && b < p.batch) {
-        const float deep[2] = {bias, bias};
-        add_synthesis(plane, pyramid, i, j, deep, sums);
-        if (p.vector > 1) {
-          store_item(sums, plane_of<T>(p.out, b, now.channel), p.out, p.vector, 8 * i, 4 * j, height, width);
-        } else {  // over x, which the base filter is done with
-          keep_item(sums, pyramid, base.pitch, total, 8 * i, 4 * j, height, width);
-        }
-      }
-      if (p.vector == 1) {
-        __syncthreads();
-        for (int q = 0; q < total.planes; ++q) {
-          if (now.group * total.planes + q >= p.batch) break;
-          store_plane(plane_of<T>(p.out, now.group * total.planes + q, now.channel), p.out,
-                      arena + q * total.words, base.pitch, total, height, width, thread_index(), threads);
-        }
-      }
+      if (b >= p.batch) break;
+      store_plane(plane_of<T>(p.out, b, now.channel), p.out, arena + k * total.words, plane.at(Int<0>{}).pitch, total, 0,
+                  0, height, width, thread_index(), threads);
     }
   }
 }

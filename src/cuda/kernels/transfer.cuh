@@ -235,14 +235,16 @@ __device__ __forceinline__ void keep_item(const float (&v)[8][4], float* pyramid
   }
 }
 
-// Level 0 of a pyramid to any strides, element by element.
+// Level 0 of a pyramid to any strides, element by element: the part of a plane of height x width that starts at
+// (r0, c0) and is kept in rows [0, rows) and columns [0, columns).
 template <class T>
 __device__ __forceinline__ void store_plane(T* plane, const Image& image, const float* pyramid, int pitch,
-                                            const LayoutTotals& total, int height, int width, int t, int threads) {
+                                            const LayoutTotals& total, int r0, int c0, int rows, int columns, int t,
+                                            int threads) {
 #pragma unroll 2
-  for (int i = t; i < height * width; i += threads) {
-    const int r = i / width, c = i % width, row = r + total.pad;
-    const std::int64_t at = offset_on_chip(image, r, c);
+  for (int i = t; i < rows * columns; i += threads) {
+    const int r = i / columns, c = i % columns, row = r + total.pad;
+    const std::int64_t at = offset_on_chip(image, r0 + r, c0 + c);
     if (at >= 0) plane[at] = narrow<T>(pyramid[row * pitch + row / 8 * total.skew + total.left + c]);
   }
 }

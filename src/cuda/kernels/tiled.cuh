@@ -1,0 +1,201 @@
+// Strategy `tiled`: planes of any size. A block filters one tile with base and the upper levels, its border formed from
+// a halo of pixels read besides; what deeper levels add comes ready-made at the resolution of the tile's last level.
+// From the pyramid on, this is the resident kernel.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/kernels/filter_planes.cuh"
+#include "cuda/kernels/gradient.cuh"
+#include "cuda/kernels/tiled.hpp"
+#include "cuda/kernels/transfer.cuh"
+#include "cuda/tuning/tiled.hpp"
+
+namespace wtconv::cuda {
+
+// Where a work item lies.
+struct TilePlace {
+  int batch, row, column;  // of the tile's first pixel
+  template <class Plane>
+  __device__ __forceinline__ TilePlace(const TileGrid& grid, const Plane& plane, int group) {
+    const int tiles = grid.across * grid.down, tile = group % tiles;
+    batch = group / tiles;
+    row = tile / grid.across * plane.at(Int<0>{}).height;
+    column = tile % grid.across * plane.at(Int<0>{}).width;
+  }
+};
+
+// 8 rows x 4 columns of pixels at (r0, c), zero outside the image. With vectors, c and the width are multiples of 4.
+template <class T>
+__device__ __forceinline__ void load_block(float (&v)[8][4], const T* plane, const Image& image, const TileGrid& grid,
+                                           bool vectors, int r0, int c) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0.f;
+  if (vectors) {
+    if (c < 0 || c >= grid.width) return;
+    const auto row = static_cast<int>(image.row);
+    const T* from = plane + (r0 * row + c);
+#pragma unroll
+    for (int k = 0; k < 8; ++k, from += row) {
+      if (r0 + k >= 0 && r0 + k < grid.height) load4(v[k], from);
+    }
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (r0 + k < 0 || r0 + k >= grid.height || c + j < 0 || c + j >= grid.width) continue;
+      const std::int64_t at = offset_on_chip(image, r0 + k, c + j);
+      if (at >= 0) v[k][j] = widen(plane[at]);
+    }
+  }
+}
+
+template <class T, int kernel, class Plane>
+__global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
+    tiled_kernel(const __grid_constant__ TiledArgs p, const __grid_constant__ Plane plane) {
+  extern __shared__ __align__(128) float memory[];
+  constexpr auto total = Plane::layout.total;
+  constexpr int threads = total.threads, arena_words = total.words + total.slack;
+  constexpr int tile_height = Plane::layout.level[0].height, tile_width = Plane::layout.level[0].width;
+  float* const arena = memory;
+  float* const filters = arena + arena_words;
+  LevelItem* const items = reinterpret_cast<LevelItem*>(filters + filter_count(total.levels) * filter_words(kernel));
+  for (int i = thread_index(); i < arena_words; i += threads) arena[i] = 0.f;
+  items[thread_index()] = find_item(plane, thread_index());
+
+  Cursor at(p.work, p.work.first(blockIdx.x));
+  const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
+  int channel = -1;
+  for (std::int64_t n = 0; n < count; ++n, at.advance(p.work)) {
+    if (at.channel != channel) {
+      load_filters<kernel>(filters, p.filters, total.levels, at.channel, thread_index(), threads);
+      channel = at.channel;
+    }
+    const TilePlace place(p.grid, plane, at.group);
+    const T* const in = plane_of<T>(p.in, place.batch, at.channel);
+    __syncthreads();
+    analyse_tile(plane, arena, threads, [&](int r, int c, float(&v)[8][4]) {
+      load_block(v, in, p.in, p.grid, p.load_vectors, place.row + r, place.column + c);
+    });
+    __syncthreads();
+    T* const out = plane_of<T>(p.out, place.batch, at.channel);
+    filter_planes<kernel>(
+        plane, arena, filters, items, p.filters.weight[0] != nullptr,
+        [&](int, int i, int j, float bias, float(&sums)[base_rows][4]) {
+          const int r = place.row + 8 * i, c = place.column + 4 * j;
+          if (r >= p.grid.height || c >= p.grid.width) return;
+          float deep[2] = {bias, bias};
+          if (total.levels == 2 && p.deep) {
+            const int h = (p.grid.height + 3) / 4, w = (p.grid.width + 3) / 4;
+            const float* const from = p.deep + (place.batch * p.channels + at.channel) * h * w + r / 4 * w + c / 4;
+            deep[0] += from[0];
+            if (r / 4 + 1 < h) deep[1] += from[w];
+          }
+          add_synthesis(plane, arena, i, j, deep, sums);
+          if (p.vector > 1) {
+            store_item(sums, out, p.out, p.vector, r, c, p.grid.height, p.grid.width);
+          } else {
+            keep_item(sums, arena, plane.at(Int<0>{}).pitch, total, 8 * i, 4 * j, tile_height, tile_width);
+          }
+        });
+    if (p.vector > 1) continue;
+    __syncthreads();
+    store_plane(out, p.out, arena, plane.at(Int<0>{}).pitch, total, place.row, place.column,
+                min(tile_height, p.grid.height - place.row), min(tile_width, p.grid.width - place.column),
+                thread_index(), threads);
+  }
+}
+
+template <class T, int kernel, class PlaneX, class PlaneDy>
+__global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
+    tiled_gradient_kernel(const __grid_constant__ TiledGradientArgs p, const __grid_constant__ PlaneX px,
+                          const __grid_constant__ PlaneDy pd) {
+  extern __shared__ __align__(128) float memory[];
+  constexpr auto total = PlaneX::layout.total;
+  constexpr int threads = total.threads, words_x = gradient_arena_words(total, kernel);
+  float* const arena_x = memory;
+  float* const arena_dy = arena_x + words_x;
+  for (int i = thread_index(); i < words_x + pd.total().words; i += threads) memory[i] = 0.f;
+
+  GradientItem own = find_gradient_item(px, pd, thread_index());
+  if (!p.base && own.filter == 0) own.filter = -1;
+  GradientSums<kernel> sums;
+  sums.clear();
+  Cursor at(p.work, p.work.first(blockIdx.x));
+  const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
+  for (std::int64_t n = 0; n < count; ++n) {
+    const TilePlace place(p.grid, px, at.group);
+    const T* const x = plane_of<T>(p.x, place.batch, at.channel);
+    const T* const dy = plane_of<T>(p.dy, place.batch, at.channel);
+    __syncthreads();
+    analyse_tile(px, arena_x, threads, [&](int r, int c, float(&v)[8][4]) {
+      load_block(v, x, p.x, p.grid, p.load_vectors_x, place.row + r, place.column + c);
+    });
+    analyse_tile(pd, arena_dy, threads, [&](int r, int c, float(&v)[8][4]) {
+      load_block(v, dy, p.dy, p.grid, p.load_vectors_dy, place.row + r, place.column + c);
+    });
+    __syncthreads();
+    sums.template add<PlaneX::item_rows>(own, arena_x, arena_dy);
+    const int channel = at.channel;
+    at.advance(p.work);
+    if (n + 1 < count && at.channel == channel) continue;
+    write_partial<kernel>(px, arena_x, sums, p.first_level,
+                          p.partials + p.work.slot(blockIdx.x, channel) * partial_size(kernel, total.levels), threads);
+    sums.clear();
+  }
+}
+
+// Calls launch(Int<levels>{}).
+template <class Launch>
+cudaError_t dispatch_tile_levels(int levels, Launch&& launch) {
+  switch (levels) {
+    case 0:
+      return launch(Int<0>{});
+    case 1:
+      return launch(Int<1>{});
+    case 2:
+      return launch(Int<2>{});
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <DType dtype, int kernel>
+cudaError_t launch_tiled_as(const TiledCall& call, cudaStream_t stream) {
+  return dispatch_tile_levels(call.levels, [&](auto levels) {
+    using Plane = FixedPlane<tile_shape(kernel, levels), Use::filtering>;
+    const auto entry = &tiled_kernel<DeviceType<dtype>, kernel, Plane>;
+    constexpr LayoutTotals total = Plane::layout.total;
+    const std::size_t shared = sizeof(float) * (total.words + total.slack + filter_count(levels) * filter_words(kernel)) +
+                               sizeof(LevelItem) * total.threads;
+    int per_multiprocessor = 0;
+    if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) {
+      return e;
+    }
+    TiledArgs args = call.args;
+    args.work.blocks = std::min<std::int64_t>(args.work.items(), per_multiprocessor * call.multiprocessors);
+    entry<<<static_cast<unsigned>(args.work.blocks), total.threads, shared, stream>>>(args, Plane{});
+    return launched();
+  });
+}
+
+template <DType dtype, int kernel>
+cudaError_t launch_tiled_gradient_as(const TiledGradientCall& call, cudaStream_t stream) {
+  return dispatch_tile_levels(call.levels, [&](auto levels) {
+    using PlaneX = FixedPlane<gradient_tile_shape(kernel, levels), Use::correlation>;
+    using PlaneDy = FixedPlane<gradient_tile_shape(kernel, levels), Use::correlated>;
+    const auto entry = &tiled_gradient_kernel<DeviceType<dtype>, kernel, PlaneX, PlaneDy>;
+    constexpr LayoutTotals total = PlaneX::layout.total;
+    const std::size_t shared = sizeof(float) * (gradient_arena_words(total, kernel) + PlaneDy::layout.total.words);
+    int per_multiprocessor = 0;
+    if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) {
+      return e;
+    }
+    entry<<<static_cast<unsigned>(call.args.work.blocks), total.threads, shared, stream>>>(call.args, PlaneX{},
+                                                                                           PlaneDy{});
+    return launched();
+  });
+}
+
+}  // namespace wtconv::cuda
