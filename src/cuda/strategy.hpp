@@ -45,6 +45,7 @@ class Strategy {
                           FinishArgs& finish) const = 0;
 };
 
+const Strategy& registers_strategy();
 const Strategy& resident_strategy();
 const Strategy& tiled_strategy();
 const Strategy& levels_strategy();

@@ -89,10 +89,21 @@ class Stage {
       } else if (piece_ == 4) {
         copy_pieces<4>(at(k), from, elements, t, threads);
       } else {
+        // Several loads in flight: each may be a sector of its own.
+        constexpr int flight = 8;
 #pragma unroll 1
-        for (int i = t; i < elements; i += threads) {
-          const std::int64_t offset = offset_on_chip(image, i / width_, i % width_);
-          at(k)[i] = offset < 0 ? narrow<T>(0.f) : from[offset];
+        for (int i0 = t; i0 < elements; i0 += flight * threads) {
+          T v[flight];
+#pragma unroll
+          for (int n = 0; n < flight; ++n) {
+            const int i = i0 + n * threads;
+            const std::int64_t offset = i < elements ? offset_on_chip(image, i / width_, i % width_) : -1;
+            v[n] = offset < 0 ? narrow<T>(0.f) : from[offset];
+          }
+#pragma unroll
+          for (int n = 0; n < flight; ++n) {
+            if (i0 + n * threads < elements) at(k)[i0 + n * threads] = v[n];
+          }
         }
       }
     }
