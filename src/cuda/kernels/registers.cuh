@@ -20,44 +20,89 @@ template <int height, int width>
 struct PlaneRows {
   static constexpr int size = height * width, pitch = register_channels * size + 1, words = lanes * pitch;
 
-  // Calls f(word, row of the batch, channel, r, c) for what the calling thread moves. Neighbouring threads take
+  static constexpr int rounds = (register_channels * size + lanes - 1) / lanes;  // of a warp over a batch entry
+
+  // Planes of neighbouring channels without gaps between them: element i of four planes lies i elements on.
+  __device__ __forceinline__ static bool dense(const Image& image) {
+    return image.step == 1 && image.column == 1 && image.row == width && image.channel == size;
+  }
+
+  // Calls f(word, channel, r, c) for the elements of a batch entry that the calling lane moves. Neighbouring lanes take
   // neighbouring addresses, whichever of pixels and channels lies closer together.
   template <class F>
   __device__ __forceinline__ static void each(const Image& image, F&& f) {
     const bool channels_inside = image.channel < image.column;
-    const int warp = threadIdx.x / lanes, lane = threadIdx.x % lanes;
-    for (int b = warp; b < lanes; b += register_channels) {
-#pragma unroll
-      for (int k = 0; k < (register_channels * size + lanes - 1) / lanes; ++k) {
-        const int i = k * lanes + lane;
-        if (i >= register_channels * size) continue;
-        const int channel = channels_inside ? i % register_channels : i / size;
-        const int pixel = channels_inside ? i / register_channels : i % size;
-        f(b * pitch + channel * size + pixel, b, channel, pixel / width, pixel % width);
-      }
+#pragma unroll 1
+    for (int i = threadIdx.x % lanes; i < register_channels * size; i += lanes) {
+      const int channel = channels_inside ? i % register_channels : i / size;
+      const int pixel = channels_inside ? i / register_channels : i % size;
+      f(channel * size + pixel, channel, pixel / width, pixel % width);
     }
   }
 
   template <class T>
   __device__ __forceinline__ static void load(float* to, const Image& image, std::int64_t b0, std::int64_t c0,
                                               std::int64_t batch, std::int64_t channels) {
-    each(image, [&](int word, int b, int channel, int r, int c) {
-      if (b0 + b >= batch || c0 + channel >= channels) {
-        to[word] = 0.f;
-        return;
+    const int warp = threadIdx.x / lanes, lane = threadIdx.x % lanes;
+    const int elements = size * static_cast<int>(min(std::int64_t{register_channels}, channels - c0));
+    const int entries = static_cast<int>(min(std::int64_t{lanes}, batch - b0));
+    if (dense(image)) {
+      constexpr int flight = 4;  // batch entries whose loads are in flight at once
+      static_assert(lanes % (register_channels * flight) == 0);
+#pragma unroll 1
+      for (int first = warp; first < lanes; first += register_channels * flight) {
+        T v[flight][rounds];
+#pragma unroll
+        for (int n = 0; n < flight; ++n) {
+          const int b = first + n * register_channels;
+          const T* const from = plane_of<T>(image, b0 + b, c0);
+#pragma unroll
+          for (int k = 0; k < rounds; ++k) {
+            const int i = k * lanes + lane;
+            v[n][k] = b < entries && i < elements ? from[i] : narrow<T>(0.f);
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < flight; ++n) {
+#pragma unroll
+          for (int k = 0; k < rounds; ++k) {
+            const int i = k * lanes + lane;
+            if (i < register_channels * size) to[(first + n * register_channels) * pitch + i] = widen(v[n][k]);
+          }
+        }
       }
-      const std::int64_t at = offset_on_chip(image, r, c);
-      to[word] = at < 0 ? 0.f : widen(plane_of<T>(image, b0 + b, c0 + channel)[at]);
-    });
+      return;
+    }
+    for (int b = warp; b < lanes; b += register_channels) {
+      each(image, [&](int word, int channel, int r, int c) {
+        const std::int64_t at = b < entries && c0 + channel < channels ? offset_on_chip(image, r, c) : -1;
+        to[b * pitch + word] = at < 0 ? 0.f : widen(plane_of<T>(image, b0 + b, c0 + channel)[at]);
+      });
+    }
   }
   template <class T>
   __device__ __forceinline__ static void store(const float* from, const Image& image, std::int64_t b0, std::int64_t c0,
                                                std::int64_t batch, std::int64_t channels) {
-    each(image, [&](int word, int b, int channel, int r, int c) {
-      if (b0 + b >= batch || c0 + channel >= channels) return;
-      const std::int64_t at = offset_on_chip(image, r, c);
-      if (at >= 0) plane_of<T>(image, b0 + b, c0 + channel)[at] = narrow<T>(from[word]);
-    });
+    const int warp = threadIdx.x / lanes, lane = threadIdx.x % lanes;
+    const int elements = size * static_cast<int>(min(std::int64_t{register_channels}, channels - c0));
+    const int entries = static_cast<int>(min(std::int64_t{lanes}, batch - b0));
+    const bool plain = dense(image);
+    for (int b = warp; b < entries; b += register_channels) {
+      if (plain) {
+        T* const to = plane_of<T>(image, b0 + b, c0);
+#pragma unroll
+        for (int k = 0; k < rounds; ++k) {
+          const int i = k * lanes + lane;
+          if (i < elements) to[i] = narrow<T>(from[b * pitch + i]);
+        }
+      } else {
+        each(image, [&](int word, int channel, int r, int c) {
+          if (c0 + channel >= channels) return;
+          const std::int64_t at = offset_on_chip(image, r, c);
+          if (at >= 0) plane_of<T>(image, b0 + b, c0 + channel)[at] = narrow<T>(from[b * pitch + word]);
+        });
+      }
+    }
   }
 
   __device__ __forceinline__ static float* own(float* rows) {
