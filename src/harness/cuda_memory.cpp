@@ -38,7 +38,7 @@ class CudaMemory final : public Memory {
 
 [[maybe_unused]] const bool registered = [] {
   static CudaMemory memory;
-  register_memory(Device::cuda, memory);
+  register_memory(Device::cuda, &memory);
   return true;
 }();
 
