@@ -16,6 +16,9 @@ struct Image {
   int step = 1;
 };
 
+// Whether channels lie closer together than pixels.
+constexpr bool channels_innermost(const Image& image) { return image.channel < image.column; }
+
 // The layer's parameters as the kernels read them. Entry 0 is the base filter (null: none), entry l the four bands of
 // level l, which is the layer's level first_level + l: deep levels may be a problem of their own, on an LL image.
 struct Filters {

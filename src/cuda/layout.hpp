@@ -91,10 +91,9 @@ constexpr Layout make_layout(int height, int width, int levels, int kernel, int 
       stored_rows = v.down * rows + 2 * t.pad;
       v.band = stored_rows * v.pitch + (stored_rows / 8 + 1) * t.skew;
     } else {
-      // Items that a warp works on at once should start on different banks: down a column of items, and from band to
-      // band. At most 8 words a row are spent on it (measured on H200, 2026-11-30: 56x56, k = 5, 43% of the quarter
-      // warps conflicted without).
-      for (int extra = 0; extra <= 8; extra += 4) {
+      // Items that a warp works on at once should start on different banks. Of x in the weight gradient those are rows
+      // of items: at most 8 words a row are spent on it.
+      for (int extra = 0; l == 0 && extra <= 8; extra += 4) {
         if (use != Use::correlated && (v.pitch + extra) / 4 * rows % 8 == v.across % 8) {
           v.pitch += extra;
           break;
@@ -104,7 +103,8 @@ constexpr Layout make_layout(int height, int width, int levels, int kernel, int 
       const int written = (((height + 7) / 8 * 8) >> l) + t.pad;
       if (written > stored_rows) stored_rows = written;
       v.band = stored_rows * v.pitch;
-      while (l > 0 && v.band / 4 % 8 != v.across * v.down % 8) v.band += 4;
+      // Of the levels those are a row of items of all four bands, one band after the other.
+      while (l > 0 && v.band / 4 % 8 != v.across % 8) v.band += 4;
     }
     if (l > 0) {
       v.first_item = first_item;
@@ -114,6 +114,8 @@ constexpr Layout make_layout(int height, int width, int levels, int kernel, int 
     offset += v.band * (l == 0 ? 1 : 4);
   }
   t.words = offset;
+  // Where a band is one item wide, 8 lanes reach from one plane into the next.
+  while (planes > 1 && t.words / 4 % 8 != 4) t.words += 4;
   for (int l = 0; l <= levels; ++l) {
     const LevelLayout& v = out.level[l];
     const int rows = l == 0 ? t.base_rows : rows_per_item;

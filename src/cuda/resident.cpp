@@ -63,7 +63,8 @@ struct Apply {
 struct Gradient {
   int shape;
   Layout x, dy;
-  Work work;
+  Work work;  // with as many blocks as it may ever have
+  std::int64_t most_blocks;
   std::size_t bytes;
   bool fits;
 
@@ -89,7 +90,8 @@ struct Gradient {
     const int blocks = std::min({int(limits.shared_per_multiprocessor / (bytes + reserved)), most_threads / threads,
                                  by_registers});
     work = {.per_channel = (p.batch + planes - 1) / planes, .channels = p.channels};
-    work.blocks = std::clamp<std::int64_t>(work.items(), 1, std::max(blocks, 1) * limits.multiprocessors);
+    most_blocks = std::int64_t{std::max(blocks, 1)} * limits.multiprocessors;
+    work.blocks = std::clamp<std::int64_t>(work.items(), 1, most_blocks);
   }
   std::int64_t partial_bytes(const Problem& p) const { return 4 * work.slots() * partial_size(p.kernel, p.levels); }
 };
@@ -150,7 +152,9 @@ class Resident final : public Strategy {
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits,
                   cudaStream_t stream, FinishArgs& finish) const override {
     const Problem& p = call.problem;
-    const Gradient plan(p, limits);
+    Gradient plan(p, limits);
+    plan.work.blocks =
+        choose_blocks(plan.work, plan.most_blocks, channels_innermost(call.x) || channels_innermost(call.dy));
     const ResidentGradientCall run{.dtype = p.dtype,
                                    .kernel = p.kernel,
                                    .shape = plan.shape,

@@ -45,10 +45,14 @@ PoolArgs pool_args(const Problem& p, const Image& in, float* out) {
           .out = out};
 }
 
+std::int64_t most_gradient_blocks(const Problem& p, const DeviceLimits& limits) {
+  return std::int64_t{gradient_tile_shape(p.kernel, own_levels(p)).blocks} * limits.multiprocessors;
+}
+
+// With as many blocks as it may ever have.
 Work gradient_work(const Problem& p, const DeviceLimits& limits) {
-  const ResidentShape shape = gradient_tile_shape(p.kernel, own_levels(p));
   Work work{.per_channel = p.batch * tile_grid(p.height, p.width).tiles(), .channels = p.channels};
-  work.blocks = std::clamp<std::int64_t>(work.items(), 1, std::int64_t{shape.blocks} * limits.multiprocessors);
+  work.blocks = std::clamp<std::int64_t>(work.items(), 1, most_gradient_blocks(p, limits));
   return work;
 }
 
@@ -156,9 +160,11 @@ class Tiled final : public Strategy {
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits, cudaStream_t stream,
                   FinishArgs& finish) const override {
     const Problem& p = call.problem;
-    const Work work = gradient_work(p, limits);
+    Work work = gradient_work(p, limits);
     Carver carve(workspace.data);
     auto* const partials = static_cast<float*>(carve.take(4 * work.slots() * partial_size(p.kernel, own_levels(p))));
+    work.blocks = choose_blocks(work, most_gradient_blocks(p, limits),
+                                channels_innermost(call.x) || channels_innermost(call.dy));
     finish.partials[finish.count++] = {partials, DType::f32, work, call.first_level, own_levels(p)};
     if (work.items() > 0) {
       const TiledGradientCall run{.dtype = p.dtype,

@@ -5,8 +5,6 @@
 // channel. When the channel ends, the block adds up the sums of each filter in the order of the items.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/kernels/filter.cuh"
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/items.cuh"
@@ -32,10 +30,11 @@ __device__ __forceinline__ GradientItem find_gradient_item(const PlaneX& x, cons
     if (l > total.levels) return;
     const auto lx = x.at(l);
     const auto ld = dy.at(l);
-    const int in_band = lx.across * lx.down, bands = l == 0 ? in_band : 4 * in_band;
-    const int index = l == 0 ? t : t - bases - lx.first_item;
-    if (index < 0 || index >= total.planes * bands) return;
-    const int p = index / bands, s = index % bands / in_band, i = index % in_band / lx.across, j = index % lx.across;
+    const int in_band = lx.across * lx.down, index = l == 0 ? t : t - bases - lx.first_item;
+    if (index < 0 || index >= total.planes * (l == 0 ? in_band : 4 * in_band)) return;
+    const LevelPlace at(index, lx);
+    const int p = l == 0 ? index / in_band : at.plane, s = l == 0 ? 0 : at.band;
+    const int i = l == 0 ? index % in_band / lx.across : at.row, j = at.column;
     const int rows = l == 0 ? total.base_rows : total.rows_per_item;
     item.x = p * total.words + lx.offset + s * lx.band + i * rows * lx.pitch + 4 * j;
     item.x_pitch = lx.pitch;
@@ -106,28 +105,32 @@ __device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, c
     own[taps] = sums.dy;
   }
   __syncthreads();
-  // Sums over the items [first, first + count) of every plane, `step` items apart.
-  const auto add = [&](int first, int count, int step, int word) {
+  // Sums over the items first + p * step + i * stride + j of every plane p, row of items i and column j.
+  const auto add = [&](const LevelLayout& level, int first, int step, int stride, int word) {
     float sum = 0.f;
     for (int p = 0; p < total.planes; ++p) {
-      for (int i = 0; i < count; ++i) sum += scratch[(first + p * step + i) * words + word];
+      for (int i = 0; i < level.down; ++i) {
+        for (int j = 0; j < level.across; ++j) sum += scratch[(first + p * step + i * stride + j) * words + word];
+      }
     }
     return sum;
   };
-  const int base = x.at(Int<0>{}).across * x.at(Int<0>{}).down;
-  for (int t = thread_index(); t < taps; t += threads) to[t] = add(0, base, base, t);
+  const auto add_base = [&](int word) {
+    const LevelLayout level = x.at(Int<0>{});
+    return add(level, 0, level.across * level.down, level.across, word);
+  };
+  for (int t = thread_index(); t < taps; t += threads) to[t] = add_base(t);
   static_for<1, max_levels>([&](auto l) {
     if (l > total.levels) return;
-    const auto level = x.at(l);
-    const int in_band = level.across * level.down;
+    const LevelLayout level = x.at(l);
     const float factor = ldexpf(1.f, -2 * (first_level + l));  // Haar's, of both pyramids
     for (int t = thread_index(); t < 4 * taps; t += threads) {
-      const int s = t / taps;
+      const int s = t / taps, first = total.base_items + level.first_item + s * level.across;
       to[(1 + 4 * (l - 1)) * taps + t] =
-          factor * add(total.base_items + level.first_item + s * in_band, in_band, 4 * in_band, t % taps);
+          factor * add(level, first, 4 * level.across * level.down, 4 * level.across, t % taps);
     }
   });
-  if (thread_index() == 0) to[filter_count(total.levels) * taps] = add(0, base, base, taps);
+  if (thread_index() == 0) to[filter_count(total.levels) * taps] = add_base(taps);
   __syncthreads();
   for (int i = thread_index(); i < threads * words; i += threads) scratch[i] = 0.f;
   __syncthreads();

@@ -16,6 +16,17 @@ struct LevelItem {
   __device__ __forceinline__ int plane() const { return what >> 20; }
 };
 
+// The order of a level's items: plane, row of items, band, column of items. Neighbouring lanes then lie side by side in
+// one band or at the same place of the next, which the layout keeps apart in banks.
+struct LevelPlace {
+  int plane, row, band, column;
+  __device__ __forceinline__ LevelPlace(int index, const LevelLayout& level)
+      : plane(index / (4 * level.across * level.down)),
+        row(index / (4 * level.across) % level.down),
+        band(index / level.across % 4),
+        column(index % level.across) {}
+};
+
 // Item t of the levels; one without rows past the last.
 template <class Plane>
 __device__ __forceinline__ LevelItem find_item(const Plane& plane, int t) {
@@ -26,9 +37,8 @@ __device__ __forceinline__ LevelItem find_item(const Plane& plane, int t) {
     const auto level = plane.at(l);
     const int bands = 4 * level.across * level.down, index = t - level.first_item;
     if (index < 0 || index >= total.planes * bands) return;
-    const int p = index / bands, in_plane = index % bands;
-    const int s = in_plane / (level.across * level.down), in_band = in_plane % (level.across * level.down);
-    const int i = in_band / level.across, j = in_band % level.across;
+    const LevelPlace at(index, level);
+    const int p = at.plane, s = at.band, i = at.row, j = at.column;
     const int offset = p * total.words + level.offset + s * level.band + i * total.rows_per_item * level.pitch + 4 * j;
     const int rows = min(total.rows_per_item, level.height - i * total.rows_per_item);
     const int columns = min(4, level.width - 4 * j);

@@ -31,7 +31,7 @@ struct PlaneRows {
   // neighbouring addresses, whichever of pixels and channels lies closer together.
   template <class F>
   __device__ __forceinline__ static void each(const Image& image, F&& f) {
-    const bool channels_inside = image.channel < image.column;
+    const bool channels_inside = channels_innermost(image);
 #pragma unroll 1
     for (int i = threadIdx.x % lanes; i < register_channels * size; i += lanes) {
       const int channel = channels_inside ? i % register_channels : i / size;

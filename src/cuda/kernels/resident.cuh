@@ -9,8 +9,6 @@
 // Four barriers a group. Forward and input gradient are this one kernel.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/kernels/filter_planes.cuh"
 #include "cuda/kernels/resident.hpp"
 #include "cuda/kernels/transfer.cuh"
@@ -97,7 +95,8 @@ cudaError_t launch_resident_as(const ResidentCall& call, cudaStream_t stream) {
     }
     ResidentArgs args = call.args;
     args.work = {.per_channel = (args.batch + total.planes - 1) / total.planes, .channels = call.channels};
-    args.work.blocks = std::min<std::int64_t>(args.work.items(), per_multiprocessor * call.multiprocessors);
+    args.work.blocks = choose_blocks(args.work, per_multiprocessor * call.multiprocessors,
+                                     channels_innermost(args.in) || channels_innermost(args.out));
     entry<<<static_cast<unsigned>(args.work.blocks), total.threads, shared, stream>>>(args, plane);
     return launched();
   };

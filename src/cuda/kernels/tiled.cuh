@@ -3,8 +3,6 @@
 // From the pyramid on, this is the resident kernel.
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/kernels/filter_planes.cuh"
 #include "cuda/kernels/gradient.cuh"
 #include "cuda/kernels/tiled.hpp"
@@ -174,7 +172,8 @@ cudaError_t launch_tiled_as(const TiledCall& call, cudaStream_t stream) {
       return e;
     }
     TiledArgs args = call.args;
-    args.work.blocks = std::min<std::int64_t>(args.work.items(), per_multiprocessor * call.multiprocessors);
+    args.work.blocks = choose_blocks(args.work, per_multiprocessor * call.multiprocessors,
+                                     channels_innermost(args.in) || channels_innermost(args.out));
     entry<<<static_cast<unsigned>(args.work.blocks), total.threads, shared, stream>>>(args, Plane{});
     return launched();
   });
