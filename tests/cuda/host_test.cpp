@@ -94,13 +94,11 @@ TEST(CudaWork, CoversEveryItemOnceAndSlotsAreUnique) {
   }
 }
 
-TEST(CudaWork, BlocksAreAlignedWithChannelsWhereThatCostsNothing) {
-  const Work even{.per_channel = 64, .channels = 96};
-  EXPECT_EQ(choose_blocks(even, 396, false), 384);  // 16 items a block either way
-  const Work odd{.per_channel = 32, .channels = 192};
-  EXPECT_EQ(choose_blocks(odd, 660, false), 660);  // 10 items a block, 11 if aligned
-  EXPECT_EQ(choose_blocks(odd, 660, true), 576);
-  EXPECT_EQ(choose_blocks(Work{.per_channel = 2, .channels = 3}, 660, false), 6);
+TEST(CudaWork, LockstepGivesEveryChannelAsManyBlocks) {
+  const Work work{.per_channel = 64, .channels = 96};
+  EXPECT_EQ(choose_blocks(work, 396, false), 396);
+  EXPECT_EQ(choose_blocks(work, 396, true), 384);
+  EXPECT_EQ(choose_blocks(Work{.per_channel = 2, .channels = 3}, 660, true), 6);
   EXPECT_EQ(choose_blocks(Work{.per_channel = 0, .channels = 3}, 660, false), 1);
   EXPECT_EQ(choose_blocks(Work{.per_channel = 9, .channels = 1000}, 660, true), 660);
 }
