@@ -1,10 +1,10 @@
 // Times the CUDA backend on the cases named on the command line (or in --cases FILE) and writes JSON.
 //
-//   wtconv_cuda_bench [--backend cuda] [--json FILE] [--pass forward,backward] CASE...
+//   wtconv_cuda_bench [--backend cuda] [--json FILE] [--forward-only] [--once] [--cases FILE] [CASE...]
 //
 // Each case: the answer is checked on one channel, then `calls` calls over rotating buffers (beyond the L2 cache) are
 // captured into a graph and replayed; the time is the median over replays, divided by the calls. A copy of x is timed
-// the same way: it is the unit.
+// the same way: it is the unit. --once only runs each case once, unchecked: for profilers.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -84,8 +84,18 @@ struct Result {
   std::size_t workspace = 0;
 };
 
-Result run(const harness::Case& c, const char* backend, bool backward_too) {
+Result run(const harness::Case& c, const char* backend, bool backward_too, bool once) {
   Result result;
+  if (once) {
+    harness::Tensors t;
+    if (Status s = make_tensors(c, t); !s.ok()) return result.error = s.message(), result;
+    fill(t, harness::Fill::random, 7);
+    harness::Runner runner(t, {.device = Device::cuda, .backend = backend});
+    Status s = runner.forward();
+    if (s.ok() && backward_too) s = runner.backward();
+    result.error = s.message();
+    return result;
+  }
   const auto checked = harness::check(c, {.backend = backend, .backward = backward_too, .channels = 1});
   if (!checked.ok) {
     result.error = checked.message();
@@ -176,7 +186,7 @@ Result run(const harness::Case& c, const char* backend, bool backward_too) {
 int main(int argc, char** argv) {
   const char* backend = "cuda";
   const char* json = nullptr;
-  bool backward_too = true;
+  bool backward_too = true, once = false;
   std::vector<harness::Case> cases;
   for (int i = 1; i < argc; ++i) {
     const auto option = [&](const char* name) { return std::strcmp(argv[i], name) == 0 && i + 1 < argc; };
@@ -186,6 +196,8 @@ int main(int argc, char** argv) {
       json = argv[++i];
     } else if (std::strcmp(argv[i], "--forward-only") == 0) {
       backward_too = false;
+    } else if (std::strcmp(argv[i], "--once") == 0) {
+      once = true;
     } else {
       harness::Case c;
       const Status s = option("--cases") ? harness::read_cases(argv[++i], cases) : harness::parse_case(argv[i], c);
@@ -201,7 +213,7 @@ int main(int argc, char** argv) {
   std::printf("%-30s %-9s %8s %8s %6s %8s %8s %8s %6s\n", "case", "strategy", "copy", "forward", "/copy", "dx", "dw",
               "step", "/2.5c");
   for (const harness::Case& c : cases) {
-    const Result r = run(c, backend, backward_too);
+    const Result r = run(c, backend, backward_too, once);
     const std::string name = harness::to_string(c);
     if (!r.error.empty()) {
       std::printf("%-30s FAILED: %s\n", name.c_str(), r.error.c_str());

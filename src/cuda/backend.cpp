@@ -1,10 +1,11 @@
 // Backend `cuda`: turns the API's views into kernel arguments, lets the chooser pick a strategy and runs it.
 // Backend `cuda-levels` is the same with the strategy fixed: the published formulation, as baseline.
+#include "wtconv/backend.hpp"
+
 #include <algorithm>
 #include <string>
 
 #include "cuda/strategy.hpp"
-#include "wtconv/backend.hpp"
 
 namespace wtconv::cuda {
 namespace {

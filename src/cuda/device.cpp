@@ -35,8 +35,7 @@ Status read(int device, DeviceLimits& limits) {
 Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
   cudaGetLastError();
-  const StatusCode code =
-      error == cudaErrorMemoryAllocation ? StatusCode::out_of_memory : StatusCode::device_error;
+  const StatusCode code = error == cudaErrorMemoryAllocation ? StatusCode::out_of_memory : StatusCode::device_error;
   return {code, std::string(what) + " failed: " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")"};
 }
 

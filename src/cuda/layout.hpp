@@ -33,17 +33,17 @@ struct LevelLayout {
 
 struct LayoutTotals {
   int kernel = 0, levels = 0;
-  int planes = 1;          // in a block
-  int pad = 0, left = 0;   // border rows; border columns, rounded up to even
-  int base_rows = 8;       // of an item of level 0
-  int rows_per_item = 8;   // of an item of a band
-  int skew = 0;            // words put in before every eighth row of level 0, so that items start on different banks
-  int words = 0;           // one plane's pyramid
-  int slack = 0;           // words after the last plane that are read, never used
-  int tile = 32;           // analysis: tile x tile pixels share their levels by shuffles inside a warp
+  int planes = 1;         // in a block
+  int pad = 0, left = 0;  // border rows; border columns, rounded up to even
+  int base_rows = 8;      // of an item of level 0
+  int rows_per_item = 8;  // of an item of a band
+  int skew = 0;           // words put in before every eighth row of level 0, so that items start on different banks
+  int words = 0;          // one plane's pyramid
+  int slack = 0;          // words after the last plane that are read, never used
+  int tile = 32;          // analysis: tile x tile pixels share their levels by shuffles inside a warp
   int tiles_across = 0, tiles_down = 0;
   int analysis_threads = 0, level_items = 0, base_items = 0;
-  int threads = 0;         // enough for any of the three, in whole warps
+  int threads = 0;  // enough for any of the three, in whole warps
 };
 
 struct Layout {
@@ -59,9 +59,9 @@ constexpr int base_rows = 8;
 
 // What a pyramid is for.
 enum class Use {
-  filtering,     // filtered, bands over themselves, level 0 into registers
-  correlation,   // read by the weight gradient's items: x
-  correlated,    // the other factor: dy. Without border; rows and columns that pad items are zeros
+  filtering,    // filtered, bands over themselves, level 0 into registers
+  correlation,  // read by the weight gradient's items: x
+  correlated,   // the other factor: dy. Without border; rows and columns that pad items are zeros
 };
 
 constexpr Layout make_layout(int height, int width, int levels, int kernel, int planes, int rows_per_item,

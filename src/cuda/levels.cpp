@@ -110,8 +110,8 @@ class Levels final : public Strategy {
     return check(launch_synthesis(synthesis, stream), "levels: launching the synthesis");
   }
 
-  Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits&,
-                  cudaStream_t stream, FinishArgs& finish) const override {
+  Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits&, cudaStream_t stream,
+                  FinishArgs& finish) const override {
     const Problem& p = call.problem;
     const GradientMemory m(p, workspace.data);
     LevelGradientArgs args{.dtype = p.dtype,

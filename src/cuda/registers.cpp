@@ -1,7 +1,8 @@
 // Host side of strategy `registers`.
+#include "cuda/kernels/registers.hpp"
+
 #include <limits>
 
-#include "cuda/kernels/registers.hpp"
 #include "cuda/on_chip.hpp"
 #include "cuda/strategy.hpp"
 #include "cuda/tuning/registers.hpp"

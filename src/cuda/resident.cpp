@@ -1,4 +1,6 @@
 // Host side of strategy `resident`.
+#include "cuda/kernels/resident.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -6,7 +8,6 @@
 
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/launch.hpp"
-#include "cuda/kernels/resident.hpp"
 #include "cuda/on_chip.hpp"
 #include "cuda/strategy.hpp"
 #include "cuda/tuning/resident.hpp"
@@ -74,8 +75,7 @@ struct Gradient {
     };
     const auto measure = [&](int planes) {
       const Layout l = make(planes, any_rows, Use::correlation);
-      return std::pair(l.total.threads,
-                       resident_gradient_memory(l, make(planes, any_rows, Use::correlated), p.dtype));
+      return std::pair(l.total.threads, resident_gradient_memory(l, make(planes, any_rows, Use::correlated), p.dtype));
     };
     const int planes = shape >= 0 ? gradient_shapes[shape].planes : fill_block(p, limits, measure);
     const int rows = shape >= 0 ? gradient_shapes[shape].rows : any_rows;
@@ -87,8 +87,8 @@ struct Gradient {
     // Blocks that surely run at once: the partials are laid out by their number, so it is a function of the limits.
     constexpr int reserved = 1024, registers = 65536, most_threads = 2048;
     const int by_registers = shape >= 0 ? gradient_shapes[shape].blocks : registers / (threads * any_registers);
-    const int blocks = std::min({int(limits.shared_per_multiprocessor / (bytes + reserved)), most_threads / threads,
-                                 by_registers});
+    const int blocks =
+        std::min({int(limits.shared_per_multiprocessor / (bytes + reserved)), most_threads / threads, by_registers});
     work = {.per_channel = (p.batch + planes - 1) / planes, .channels = p.channels};
     most_blocks = std::int64_t{std::max(blocks, 1)} * limits.multiprocessors;
     work.blocks = std::clamp<std::int64_t>(work.items(), 1, most_blocks);
@@ -98,7 +98,9 @@ struct Gradient {
 
 template <DType dtype, int kernel>
 struct LaunchApply {
-  static cudaError_t run(const ResidentCall& call, cudaStream_t s) { return launch_resident_as<dtype, kernel>(call, s); }
+  static cudaError_t run(const ResidentCall& call, cudaStream_t s) {
+    return launch_resident_as<dtype, kernel>(call, s);
+  }
 };
 template <DType dtype, int kernel>
 struct LaunchGradient {
@@ -121,7 +123,12 @@ class Resident final : public Strategy {
     if (std::string s = not_on_chip(p); !s.empty()) return s;
     if (p.height > far_too_large || p.width > far_too_large) return "a plane does not fit a block's shared memory";
     const Gradient plan(p, limits);
-    return plan.fits ? std::string{} : does_not_fit(plan.bytes, plan.x.total.threads, limits);
+    if (!plan.fits) return does_not_fit(plan.bytes, plan.x.total.threads, limits);
+    if (plan.shape < 0 && 2 * plan.bytes > std::size_t(limits.shared_per_multiprocessor)) {
+      return "a plane needs " + std::to_string(plan.bytes) +
+             " bytes of shared memory: one block a multiprocessor is slow";
+    }
+    return {};
   }
 
   std::size_t apply_workspace(const Problem&, const DeviceLimits&) const override { return 0; }
@@ -149,8 +156,8 @@ class Resident final : public Strategy {
     return check(dispatch_unit<LaunchApply>(run, stream), "resident: launching the kernel");
   }
 
-  Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits,
-                  cudaStream_t stream, FinishArgs& finish) const override {
+  Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits, cudaStream_t stream,
+                  FinishArgs& finish) const override {
     const Problem& p = call.problem;
     Gradient plan(p, limits);
     plan.work.blocks =

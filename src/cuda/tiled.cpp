@@ -1,5 +1,7 @@
 // Host side of strategy `tiled`: the levels a tile does itself, and the rest as a problem of its own on the LL image of
 // the tile's last level (by `resident` if it fits a block, else by `tiled` again).
+#include "cuda/tuning/tiled.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -7,7 +9,6 @@
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/on_chip.hpp"
 #include "cuda/strategy.hpp"
-#include "cuda/tuning/tiled.hpp"
 
 namespace wtconv::cuda {
 namespace {
@@ -29,7 +30,10 @@ Problem deep_problem(const Problem& p) {
 std::int64_t elements(const Problem& p) { return p.batch * p.channels * p.height * p.width; }
 
 Image dense_image(float* data, const Problem& p) {
-  return {.data = data, .batch = p.channels * p.height * p.width, .channel = p.height * p.width, .row = p.width,
+  return {.data = data,
+          .batch = p.channels * p.height * p.width,
+          .channel = p.height * p.width,
+          .row = p.width,
           .column = 1};
 }
 
@@ -163,8 +167,8 @@ class Tiled final : public Strategy {
     Work work = gradient_work(p, limits);
     Carver carve(workspace.data);
     auto* const partials = static_cast<float*>(carve.take(4 * work.slots() * partial_size(p.kernel, own_levels(p))));
-    work.blocks = choose_blocks(work, most_gradient_blocks(p, limits),
-                                channels_innermost(call.x) || channels_innermost(call.dy));
+    work.blocks =
+        choose_blocks(work, most_gradient_blocks(p, limits), channels_innermost(call.x) || channels_innermost(call.dy));
     finish.partials[finish.count++] = {partials, DType::f32, work, call.first_level, own_levels(p)};
     if (work.items() > 0) {
       const TiledGradientCall run{.dtype = p.dtype,

@@ -29,10 +29,10 @@ struct Work {
   constexpr std::int64_t slots() const { return blocks + channels; }
 };
 
-// The number of blocks where `most` run at once. In lockstep (images with channels innermost, whose neighbouring channels
-// share sectors of memory) every channel gets the same number of blocks, so that all channels of an image are worked on
-// at the same time and meet in the L2 cache: 0.51 ms instead of 1.24 (NVIDIA H200, 2026-11-30, n64c96h56w56k5l5_f32_nhwc).
-// Elsewhere an even share is better by 2%.
+// The number of blocks where `most` run at once. In lockstep (images with channels innermost, whose neighbouring
+// channels share sectors of memory) every channel gets the same number of blocks, so that all channels of an image are
+// worked on at the same time and meet in the L2 cache: 0.51 ms instead of 1.24 (NVIDIA H200, 2026-11-30,
+// n64c96h56w56k5l5_f32_nhwc). Elsewhere an even share is better by 2%.
 constexpr std::int64_t choose_blocks(const Work& work, std::int64_t most, bool lockstep) {
   const std::int64_t items = work.items();
   if (items <= most) return items > 0 ? items : 1;

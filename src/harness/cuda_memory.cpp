@@ -21,7 +21,8 @@ class CudaMemory final : public Memory {
   void release(void* data) override { cudaFree(data); }
   Status upload(void* device, const void* host, std::size_t bytes, void* stream) override {
     const auto s = static_cast<cudaStream_t>(stream);
-    if (Status e = check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, s), "copy to the device"); !e.ok()) {
+    if (Status e = check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, s), "copy to the device");
+        !e.ok()) {
       return e;
     }
     return check(cudaStreamSynchronize(s), "copy to the device");

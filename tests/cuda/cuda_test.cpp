@@ -37,7 +37,8 @@ class CaseTest : public testing::Test {
     CheckOptions options;
     options.backend = backend_;
     options.fill = fill_;
-    const std::int64_t elements = case_.problem.batch * case_.problem.channels * case_.problem.height * case_.problem.width;
+    const std::int64_t elements =
+        case_.problem.batch * case_.problem.channels * case_.problem.height * case_.problem.width;
     if (elements > 1 << 20) options.channels = 2;  // the reference is slow
     const auto result = harness::check(case_, options);
     EXPECT_TRUE(result.ok) << result.message();

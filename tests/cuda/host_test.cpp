@@ -10,11 +10,8 @@
 namespace wtconv::cuda {
 namespace {
 
-constexpr DeviceLimits h200{.major = 9,
-                            .minor = 0,
-                            .multiprocessors = 132,
-                            .shared_per_block = 232448,
-                            .shared_per_multiprocessor = 233472};
+constexpr DeviceLimits h200{
+    .major = 9, .minor = 0, .multiprocessors = 132, .shared_per_block = 232448, .shared_per_multiprocessor = 233472};
 
 TEST(CudaChooser, NamesItsChoiceAndWhyNotTheOthers) {
   const auto strategy = [](const Problem& p) { return std::string(choose_apply(p, h200).strategy->name()); };

@@ -56,8 +56,9 @@ def layers():
                 yield f"{where}: {own} may not see the insides of {first}"
             if re.match(r"(torch|ATen|c10)/", name):
                 yield f"{where}: only bindings/torch knows torch"
-            if own != "cuda" and re.match(r"(cuda|cublas|cudnn|cub/|thrust/|nv/)", name):
-                yield f"{where}: only src/cuda knows CUDA"
+            named = own == "cuda" or "cuda" in rest or path.name.startswith("cuda_")
+            if not named and re.match(r"(cuda|cublas|cudnn|cub/|thrust/|nv/)", name):
+                yield f"{where}: only folders and files named after it know CUDA"
 
 
 def exports():

@@ -84,8 +84,7 @@ __device__ __forceinline__ ComputeOf<T> pixel(const T* plane, const Image& image
 
 // scale * weight for one tap of filter `level`, `band` of channel c.
 template <class A>
-__device__ __forceinline__ A folded_weight(const Filters& f, int kernel, int level, int band, std::int64_t c,
-                                           int tap) {
+__device__ __forceinline__ A folded_weight(const Filters& f, int kernel, int level, int band, std::int64_t c, int tap) {
   const int taps = kernel * kernel;
   const std::int64_t row = level == 0 ? c : 4 * c + band;
   const int at = f.rotated ? taps - 1 - tap : tap;

@@ -71,9 +71,8 @@ __device__ __forceinline__ void put_item(const float (&sums)[rows][4], float* to
     float* const second = to + (right_first ? 0 : 2);
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const float (&s)[4] = sums[r];
-      *reinterpret_cast<float2*>(first + r * pitch) =
-          make_float2(right_first ? s[2] : s[0], right_first ? s[3] : s[1]);
+      const float(&s)[4] = sums[r];
+      *reinterpret_cast<float2*>(first + r * pitch) = make_float2(right_first ? s[2] : s[0], right_first ? s[3] : s[1]);
       *reinterpret_cast<float2*>(second + r * pitch) =
           make_float2(right_first ? s[0] : s[2], right_first ? s[1] : s[3]);
     }

@@ -162,8 +162,10 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
     const int first = next.group * total.planes;
     const int planes = min(total.planes, static_cast<int>(p.batch) - first);
     const int t = thread_index();
-    stage_x.fetch(planes, [&](int k) { return plane_of<T>(p.x, first + k, next.channel); }, p.x, t, threads);
-    stage_dy.fetch(planes, [&](int k) { return plane_of<T>(p.dy, first + k, next.channel); }, p.dy, t, threads);
+    stage_x.fetch(
+        planes, [&](int k) { return plane_of<T>(p.x, first + k, next.channel); }, p.x, t, threads);
+    stage_dy.fetch(
+        planes, [&](int k) { return plane_of<T>(p.dy, first + k, next.channel); }, p.dy, t, threads);
   };
   __syncthreads();
   if (count > 0) fetch(at);
@@ -200,12 +202,11 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
 template <DType dtype, int kernel>
 cudaError_t launch_resident_gradient_as(const ResidentGradientCall& call, cudaStream_t stream) {
   const auto launch = [&](const auto& x, const auto& dy) {
-    const auto entry = &resident_gradient_kernel<DeviceType<dtype>, kernel, std::decay_t<decltype(x)>,
-                                                 std::decay_t<decltype(dy)>>;
+    const auto entry =
+        &resident_gradient_kernel<DeviceType<dtype>, kernel, std::decay_t<decltype(x)>, std::decay_t<decltype(dy)>>;
     const std::size_t shared = resident_gradient_memory(call.x, call.dy, dtype);
     int per_multiprocessor = 0;
-    if (cudaError_t e = prepare_persistent(entry, call.x.total.threads, shared, per_multiprocessor);
-        e != cudaSuccess) {
+    if (cudaError_t e = prepare_persistent(entry, call.x.total.threads, shared, per_multiprocessor); e != cudaSuccess) {
       return e;
     }
     entry<<<static_cast<unsigned>(call.args.work.blocks), call.x.total.threads, shared, stream>>>(call.args, x, dy);
@@ -213,7 +214,8 @@ cudaError_t launch_resident_gradient_as(const ResidentGradientCall& call, cudaSt
   };
   if (call.shape < 0) return launch(AnyPlane{call.x}, AnyPlane{call.dy});
   return dispatch_shape<kernel, gradient_shapes>(call.shape, [&](auto i) {
-    return launch(FixedPlane<gradient_shapes[i], Use::correlation>{}, FixedPlane<gradient_shapes[i], Use::correlated>{});
+    return launch(FixedPlane<gradient_shapes[i], Use::correlation>{},
+                  FixedPlane<gradient_shapes[i], Use::correlated>{});
   });
 }
 

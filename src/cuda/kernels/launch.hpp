@@ -48,7 +48,7 @@ struct LevelGradientArgs {
   std::int64_t batch = 0, channels = 0, height = 0, width = 0;
   int kernel = 0, level = 0, levels = 0;
   Work work;
-  void* partials = nullptr;  // [slot][filter][tap], then one sum of dy; compute type
+  void* partials = nullptr;                  // [slot][filter][tap], then one sum of dy; compute type
   void *low_x = nullptr, *low_dy = nullptr;  // LL of both, (B, C, h, w); may be null
 };
 cudaError_t launch_level_gradient(const LevelGradientArgs& args, cudaStream_t stream);

@@ -35,8 +35,8 @@ __host__ __device__ constexpr int halo_size(int kernel) { return halo_w(kernel) 
 
 // Bands at positions [r0, r0 + rows) x [q0, q0 + cols) of the image's level, into four planes of shared memory.
 template <class T, class A>
-__device__ void load_bands(const T* plane, const Image& image, std::int64_t height, std::int64_t width,
-                           std::int64_t r0, std::int64_t q0, int rows, int cols, A* to) {
+__device__ void load_bands(const T* plane, const Image& image, std::int64_t height, std::int64_t width, std::int64_t r0,
+                           std::int64_t q0, int rows, int cols, A* to) {
   const std::int64_t h = (height + 1) / 2, w = (width + 1) / 2;
   for (int i = threadIdx.x; i < rows * cols; i += threads) {
     const std::int64_t r = r0 + i / cols, q = q0 + i % cols;
@@ -52,8 +52,8 @@ __device__ void load_bands(const T* plane, const Image& image, std::int64_t heig
 }
 
 template <class T, class A>
-__device__ void load_image(const T* plane, const Image& image, std::int64_t height, std::int64_t width,
-                           std::int64_t r0, std::int64_t q0, int rows, int cols, A* to) {
+__device__ void load_image(const T* plane, const Image& image, std::int64_t height, std::int64_t width, std::int64_t r0,
+                           std::int64_t q0, int rows, int cols, A* to) {
   for (int i = threadIdx.x; i < rows * cols; i += threads) {
     to[i] = pixel(plane, image, r0 + i / cols, q0 + i % cols, height, width);
   }
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(threads) level_gradient_kernel(const __grid_co
           static_cast<A*>(p.low_dy)[at] = g[threadIdx.x];
         }
         if (sums_dy) total += g[threadIdx.x];
-        // A tile is summed on its own first: short sums keep the error small.
+          // A tile is summed on its own first: short sums keep the error small.
 #pragma unroll
         for (int n = 0; n < max_sums; ++n) {
           const int pair = first_pair + n * threads;
@@ -245,8 +245,7 @@ cudaError_t launch_level(const LevelArgs& args, cudaStream_t stream) {
   const Tiles tiles((args.height + 1) / 2, (args.width + 1) / 2, args.batch * args.channels);
   return dispatch_dtype(args.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const std::size_t shared =
-        sizeof(ComputeOf<T>) * (4 * halo_size(args.kernel) + 4 * args.kernel * args.kernel);
+    const std::size_t shared = sizeof(ComputeOf<T>) * (4 * halo_size(args.kernel) + 4 * args.kernel * args.kernel);
     level_kernel<T><<<grid_for(tiles.count()), threads, shared, stream>>>(args);
     return launched();
   });

@@ -51,7 +51,8 @@ cudaError_t dispatch_shape(int index, F&& f) {
     };
     (one(Int<static_cast<int>(i)>{}), ...);
     return result;
-  }(std::make_index_sequence<std::size(shapes)>{});
+  }
+  (std::make_index_sequence<std::size(shapes)>{});
 }
 
 // f(Int<first>{}), ..., f(Int<last>{})

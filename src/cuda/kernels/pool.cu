@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(threads) pool_kernel(const __grid_constant__ P
 
 cudaError_t launch_pool(const PoolArgs& args, cudaStream_t stream) {
   const int block = 1 << args.levels;
-  const std::int64_t count = args.batch * args.channels * ((args.height + block - 1) / block) *
-                             std::int64_t{(args.width + block - 1) / block};
+  const std::int64_t count =
+      args.batch * args.channels * ((args.height + block - 1) / block) * std::int64_t{(args.width + block - 1) / block};
   const auto blocks = static_cast<unsigned>(std::min((count + threads - 1) / threads, max_blocks));
   switch (args.dtype) {
     case DType::f32:

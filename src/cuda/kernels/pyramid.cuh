@@ -8,8 +8,8 @@
 
 namespace wtconv::cuda {
 
-// Which results of the analysis belong to a pyramid: row r, columns c and c + 1 of level l. A whole plane keeps what lies
-// inside; its border stays zero.
+// Which results of the analysis belong to a pyramid: row r, columns c and c + 1 of level l. A whole plane keeps what
+// lies inside; its border stays zero.
 struct KeepPlane {
   int height;
   __device__ __forceinline__ bool row(int l, int r) const { return height % 8 == 0 || r << l < height; }
@@ -73,8 +73,9 @@ __device__ __forceinline__ void store_block(const Plane& plane, float* pyramid, 
 // level l - 1 of a block's quarters; level 3 has its upper and lower half in one lane already. Sum and difference down
 // the columns are formed first; then the left lane stores LL and LH, the right lane HL and HH.
 template <class Plane, int l>
-__device__ __forceinline__ void store_across_lanes(const Plane& plane, float* pyramid, Int<l>, int r0, int c, int lane_c,
-                                                   int lane_r, bool inside, float top, float bottom, float& low) {
+__device__ __forceinline__ void store_across_lanes(const Plane& plane, float* pyramid, Int<l>, int r0, int c,
+                                                   int lane_c, int lane_r, bool inside, float top, float bottom,
+                                                   float& low) {
   const auto level = plane.at(Int<l>{});
   const auto t = plane.total();
   constexpr int step = 1 << (l - 3);
@@ -86,8 +87,8 @@ __device__ __forceinline__ void store_across_lanes(const Plane& plane, float* py
   low = sum + other_sum;
   const bool stores = inside && (lane_c & (step - 1)) == 0 && (lane_r & (step - 1)) == 0;
   if (!stores) return;
-  float* const to = pyramid + level.offset + (right ? 2 * level.band : 0) + ((r0 >> l) + t.pad) * level.pitch +
-                    (c >> l) + t.left;
+  float* const to =
+      pyramid + level.offset + (right ? 2 * level.band : 0) + ((r0 >> l) + t.pad) * level.pitch + (c >> l) + t.left;
   to[0] = a;
   to[level.band] = b;
 }
@@ -127,8 +128,8 @@ __device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t,
   // A lane pair stores for both: the left one may be inside where the right one is not.
   if (total.levels < 3) return;
   float low;
-  store_across_lanes(plane, pyramid, Int<3>{}, r0, c, lane_c, lane_r, taken && r0 < height && (c & ~7) < width,
-                     low2[0], low2[1], low);
+  store_across_lanes(plane, pyramid, Int<3>{}, r0, c, lane_c, lane_r, taken && r0 < height && (c & ~7) < width, low2[0],
+                     low2[1], low);
   if (total.levels < 4 || total.tile < 16) return;
   float other = __shfl_xor_sync(~0u, low, lanes_across);
   bool lower = lane_r & 1;
@@ -156,8 +157,8 @@ __device__ __forceinline__ void deep_analysis(const Plane& plane, float* arena, 
       const int r = i % size / to.width, c = i % to.width;
       const float* low = pyramid + from.offset + (2 * r + total.pad) * from.pitch + 2 * c + total.left;
       const bool right = 2 * c + 1 < from.width, below = 2 * r + 1 < from.height;
-      const Quad<float> q = haar(low[0], right ? low[1] : 0.f, below ? low[from.pitch] : 0.f,
-                                 right && below ? low[from.pitch + 1] : 0.f);
+      const Quad<float> q =
+          haar(low[0], right ? low[1] : 0.f, below ? low[from.pitch] : 0.f, right && below ? low[from.pitch + 1] : 0.f);
       float* const band = pyramid + to.offset + (r + total.pad) * to.pitch + c + total.left;
       for (int s = 0; s < 4; ++s) band[s * to.band] = q.v[s];
     }
@@ -201,8 +202,8 @@ __device__ __forceinline__ void analyse_tile(const Plane& plane, float* pyramid,
   }
 }
 
-// Adds the synthesis of all filtered bands to an item of 8 rows x 4 columns at (8 i, 4 j), in closed form. deep[m]: what
-// the upper and lower 4 rows get besides.
+// Adds the synthesis of all filtered bands to an item of 8 rows x 4 columns at (8 i, 4 j), in closed form. deep[m]:
+// what the upper and lower 4 rows get besides.
 template <class Plane>
 __device__ __forceinline__ void add_synthesis(const Plane& plane, const float* pyramid, int i, int j,
                                               const float (&deep)[2], float (&sums)[8][4]) {
@@ -213,7 +214,8 @@ __device__ __forceinline__ void add_synthesis(const Plane& plane, const float* p
     static_for<4, max_levels>([&](auto l) {
       if (l > total.levels) return;
       const auto level = plane.at(l);
-      const float* z = pyramid + level.offset + ((i >> (l - 3)) + total.pad) * level.pitch + (j >> (l - 2)) + total.left;
+      const float* z =
+          pyramid + level.offset + ((i >> (l - 3)) + total.pad) * level.pitch + (j >> (l - 2)) + total.left;
       const float vertical = i >> (l - 4) & 1 ? -1.f : 1.f, horizontal = j >> (l - 3) & 1 ? -1.f : 1.f;
       const float a = fmaf(vertical, z[level.band], z[0]), b = fmaf(vertical, z[3 * level.band], z[2 * level.band]);
       common += fmaf(horizontal, b, a);
@@ -232,8 +234,7 @@ __device__ __forceinline__ void add_synthesis(const Plane& plane, const float* p
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       const float* z = pyramid + level.offset + (2 * i + m + total.pad) * level.pitch + j + total.left;
-      const Quad<float> q =
-          haar(z[0] + coarse[m], z[2 * level.band], z[level.band], z[3 * level.band]);
+      const Quad<float> q = haar(z[0] + coarse[m], z[2 * level.band], z[level.band], z[3 * level.band]);
       fine[2 * m][0] = q.v[0];
       fine[2 * m + 1][0] = q.v[1];
       fine[2 * m][1] = q.v[2];

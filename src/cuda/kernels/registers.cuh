@@ -156,10 +156,9 @@ __device__ __forceinline__ void each_product(Tap&& tap, F&& f) {
 template <int kernel, int h, int w>
 __device__ __forceinline__ void add_filtered(const float (&x)[h][w], const float* taps, float (&y)[h][w]) {
   float weight = 0.f;
-  each_product<kernel, h, w>([&](int t) { weight = taps[t]; },
-                             [&](int, int r, int c, int from_r, int from_c) {
-                               y[r][c] = fmaf(weight, x[from_r][from_c], y[r][c]);
-                             });
+  each_product<kernel, h, w>(
+      [&](int t) { weight = taps[t]; },
+      [&](int, int r, int c, int from_r, int from_c) { y[r][c] = fmaf(weight, x[from_r][from_c], y[r][c]); });
 }
 
 // y += all levels of x, the filters of the first at `filters`.
@@ -227,10 +226,8 @@ __device__ __forceinline__ void write_filter_sums(const float (&x)[h][w], const 
   float sums[taps];
 #pragma unroll
   for (int t = 0; t < taps; ++t) sums[t] = 0.f;
-  each_product<kernel, h, w>([](int) {},
-                             [&](int t, int r, int c, int from_r, int from_c) {
-                               sums[t] = fmaf(dy[r][c], x[from_r][from_c], sums[t]);
-                             });
+  each_product<kernel, h, w>([](int) {}, [&](int t, int r, int c, int from_r,
+                                             int from_c) { sums[t] = fmaf(dy[r][c], x[from_r][from_c], sums[t]); });
   __syncwarp();
 #pragma unroll
   for (int t = 0; t < taps; ++t) scratch[lane * taps + t] = sums[t];

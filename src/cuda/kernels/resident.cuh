@@ -58,27 +58,27 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     const Cursor now = at;
     at.advance(p.work);
     if (n + 1 < count) fetch(at);
-    filter_planes<kernel>(
-        plane, arena, filters, items, p.filters.weight[0] != nullptr,
-        [&](int k, int i, int j, float bias, float(&sums)[base_rows][4]) {
-          const int b = now.group * total.planes + k;
-          if (b >= p.batch) return;
-          float* const pyramid = arena + k * total.words;
-          const float deep[2] = {bias, bias};
-          add_synthesis(plane, pyramid, i, j, deep, sums);
-          if (p.vector > 1) {
-            store_item(sums, plane_of<T>(p.out, b, now.channel), p.out, p.vector, 8 * i, 4 * j, height, width);
-          } else {  // over x, which the base filter is done with
-            keep_item(sums, pyramid, plane.at(Int<0>{}).pitch, total, 8 * i, 4 * j, height, width);
-          }
-        });
+    filter_planes<kernel>(plane, arena, filters, items, p.filters.weight[0] != nullptr,
+                          [&](int k, int i, int j, float bias, float(&sums)[base_rows][4]) {
+                            const int b = now.group * total.planes + k;
+                            if (b >= p.batch) return;
+                            float* const pyramid = arena + k * total.words;
+                            const float deep[2] = {bias, bias};
+                            add_synthesis(plane, pyramid, i, j, deep, sums);
+                            if (p.vector > 1) {
+                              store_item(sums, plane_of<T>(p.out, b, now.channel), p.out, p.vector, 8 * i, 4 * j,
+                                         height, width);
+                            } else {  // over x, which the base filter is done with
+                              keep_item(sums, pyramid, plane.at(Int<0>{}).pitch, total, 8 * i, 4 * j, height, width);
+                            }
+                          });
     if (p.vector > 1) continue;
     __syncthreads();
     for (int k = 0; k < total.planes; ++k) {
       const int b = now.group * total.planes + k;
       if (b >= p.batch) break;
-      store_plane(plane_of<T>(p.out, b, now.channel), p.out, arena + k * total.words, plane.at(Int<0>{}).pitch, total, 0,
-                  0, height, width, thread_index(), threads);
+      store_plane(plane_of<T>(p.out, b, now.channel), p.out, arena + k * total.words, plane.at(Int<0>{}).pitch, total,
+                  0, 0, height, width, thread_index(), threads);
     }
   }
 }

@@ -50,6 +50,20 @@ __device__ __forceinline__ void load_block(float (&v)[8][4], const T* plane, con
   }
 }
 
+// Asks for the rows that a tile's analysis will read to be brought to the L2 cache, a line of 128 bytes a thread.
+template <class T, class Plane>
+__device__ __forceinline__ void prefetch_tile(const Plane& plane, const T* image_plane, const Image& image,
+                                              const TileGrid& grid, const TilePlace& place, int threads) {
+  const int halo = tile_halo(plane), line = 128 / sizeof(T);
+  const int columns = plane.at(Int<0>{}).width + 2 * halo, rows = plane.at(Int<0>{}).height + 2 * halo;
+  const int lines = (columns + line - 1) / line;
+  for (int i = thread_index(); i < rows * lines; i += threads) {
+    const int r = place.row - halo + i / lines, c = max(place.column - halo, 0) + i % lines * line;
+    if (r < 0 || r >= grid.height || c >= grid.width) continue;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(image_plane + r * static_cast<int>(image.row) + c));
+  }
+}
+
 template <class T, int kernel, class Plane>
 __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     tiled_kernel(const __grid_constant__ TiledArgs p, const __grid_constant__ Plane plane) {
@@ -78,6 +92,11 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
       load_block(v, in, p.in, p.grid, p.load_vectors, place.row + r, place.column + c);
     });
     __syncthreads();
+    if (Cursor next = at; p.load_vectors && n + 1 < count) {
+      next.advance(p.work);
+      const TilePlace next_place(p.grid, plane, next.group);
+      prefetch_tile(plane, plane_of<T>(p.in, next_place.batch, next.channel), p.in, p.grid, next_place, threads);
+    }
     T* const out = plane_of<T>(p.out, place.batch, at.channel);
     filter_planes<kernel>(
         plane, arena, filters, items, p.filters.weight[0] != nullptr,
@@ -165,8 +184,9 @@ cudaError_t launch_tiled_as(const TiledCall& call, cudaStream_t stream) {
     using Plane = FixedPlane<tile_shape(kernel, levels), Use::filtering>;
     const auto entry = &tiled_kernel<DeviceType<dtype>, kernel, Plane>;
     constexpr LayoutTotals total = Plane::layout.total;
-    const std::size_t shared = sizeof(float) * (total.words + total.slack + filter_count(levels) * filter_words(kernel)) +
-                               sizeof(LevelItem) * total.threads;
+    const std::size_t shared =
+        sizeof(float) * (total.words + total.slack + filter_count(levels) * filter_words(kernel)) +
+        sizeof(LevelItem) * total.threads;
     int per_multiprocessor = 0;
     if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) {
       return e;

@@ -20,7 +20,7 @@ struct TiledArgs {
   Image in, out;
   Filters filters;
   TileGrid grid;
-  Work work{};                  // tiles, in the order channel, batch, tile
+  Work work{};  // tiles, in the order channel, batch, tile
   std::int64_t channels = 0;
   const float* deep = nullptr;  // what the levels beyond add, (B, C, h, w) dense at the tile's last level; may be null
   bool load_vectors = false;    // rows of `in` can be read 4 elements at once
@@ -30,7 +30,7 @@ struct TiledCall {
   DType dtype = DType::f32;
   int kernel = 0, levels = 0;  // levels: the tile's own, at most tile_levels
   int multiprocessors = 0;
-  TiledArgs args;              // without blocks
+  TiledArgs args;  // without blocks
 };
 template <DType dtype, int kernel>
 cudaError_t launch_tiled_as(const TiledCall& call, cudaStream_t stream);
@@ -40,9 +40,9 @@ struct TiledGradientArgs {
   TileGrid grid;
   Work work{};
   bool load_vectors_x = false, load_vectors_dy = false;
-  int first_level = 0;         // the images are LL of this level
-  bool base = true;            // sums for the base filter too
-  float* partials = nullptr;   // [slot][filter][tap], then one sum of dy
+  int first_level = 0;        // the images are LL of this level
+  bool base = true;           // sums for the base filter too
+  float* partials = nullptr;  // [slot][filter][tap], then one sum of dy
 };
 struct TiledGradientCall {
   DType dtype = DType::f32;

@@ -73,11 +73,10 @@ class Stage {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(planes * bytes)
                      : "memory");
         for (int k = 0; k < planes; ++k) {
-          asm volatile(
-              "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                  shared_address(at(k))),
-              "l"(source(k)), "r"(bytes), "r"(barrier)
-              : "memory");
+          asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                           shared_address(at(k))),
+                       "l"(source(k)), "r"(bytes), "r"(barrier)
+                       : "memory");
         }
         return;
       }
