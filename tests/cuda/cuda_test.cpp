@@ -187,6 +187,68 @@ TEST(Cuda, CapturesIntoGraphs) {
   for (void* memory : {x, y, w, s}) cudaFree(memory);
 }
 
+// More than 2^31 elements: one plane expanded to all of x (and dy), so that only y (and dx) need the memory. Planes
+// whose weights agree must come out the same, the first and the last of them.
+TEST(Cuda, PastTwoToThe31Elements) {
+  const Problem p{
+      .batch = 4, .channels = 175'007, .height = 56, .width = 56, .kernel = 3, .levels = 1, .dtype = DType::f16};
+  const std::int64_t plane = 56 * 56, c = p.channels, period = 7;
+  ASSERT_GT(p.batch * c * plane, std::int64_t{1} << 31);
+  std::size_t free_bytes = 0, total = 0;
+  cudaMemGetInfo(&free_bytes, &total);
+  if (free_bytes < std::size_t{6} << 30) GTEST_SKIP() << "needs 6 GiB of device memory";
+  const auto device = [](const std::vector<float>& values) {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, values.size() * 4), cudaSuccess);
+    cudaMemcpy(memory, values.data(), values.size() * 4, cudaMemcpyHostToDevice);
+    return memory;
+  };
+  const auto periodic = [&](std::int64_t a_channel) {
+    std::vector<float> v(static_cast<std::size_t>(c * a_channel));
+    for (std::int64_t i = 0; i < c * a_channel; ++i) {
+      v[static_cast<std::size_t>(i)] = float((i / a_channel % period + 1) * (i % a_channel + 3) % 11) / 16 - 0.25f;
+    }
+    return device(v);
+  };
+  void *base = periodic(9), *scale = periodic(1), *wavelet = periodic(36), *wavelet_scale = periodic(4);
+  void *x = nullptr, *y = nullptr;
+  std::vector<std::uint16_t> pixels(plane);
+  for (std::int64_t i = 0; i < plane; ++i) pixels[i] = static_cast<std::uint16_t>(0x3800 + i * 37 % 1024);
+  ASSERT_EQ(cudaMalloc(&x, plane * 2), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&y, p.batch * c * plane * 2), cudaSuccess);
+  cudaMemcpy(x, pixels.data(), plane * 2, cudaMemcpyHostToDevice);
+  Parameters parameters{.base_weight = dense(constant(base), DType::f32, {c, 1, 3, 3}),
+                        .base_bias = {},
+                        .base_scale = dense(constant(scale), DType::f32, {c})};
+  parameters.wavelet_weight[0] = dense(constant(wavelet), DType::f32, {4 * c, 1, 3, 3});
+  parameters.wavelet_scale[0] = dense(constant(wavelet_scale), DType::f32, {4 * c});
+  ConstTensorView expanded = dense(constant(x), DType::f16, {p.batch, c, 56, 56});
+  expanded.strides[0] = expanded.strides[1] = 0;
+  const TensorView out = dense(y, DType::f16, {p.batch, c, 56, 56});
+  const auto same_planes = [&] {
+    const std::int64_t first = 2, last = (p.batch - 1) * c + (c - 3) / period * period + first;
+    std::vector<std::uint16_t> a(plane), b(plane), other(plane);
+    const auto read = [&](std::vector<std::uint16_t>& to, std::int64_t at) {
+      return cudaMemcpy(to.data(), static_cast<const std::uint16_t*>(y) + at * plane, plane * 2,
+                        cudaMemcpyDeviceToHost);
+    };
+    EXPECT_EQ(read(a, first), cudaSuccess);
+    EXPECT_EQ(read(b, last), cudaSuccess);
+    EXPECT_EQ(read(other, first + 1), cudaSuccess);
+    EXPECT_NE(a, other);
+    return a == b;
+  };
+  ASSERT_EQ(cudaMemset(y, 0xff, p.batch * c * plane * 2), cudaSuccess);
+  const Status f = forward(p, expanded, parameters, out, {}, cuda_options());
+  ASSERT_TRUE(f.ok()) << f.message();
+  EXPECT_TRUE(same_planes());
+  ASSERT_EQ(cudaMemset(y, 0xff, p.batch * c * plane * 2), cudaSuccess);
+  const Status b = backward(p, expanded, parameters, expanded, {.x = out}, {}, cuda_options());
+  ASSERT_TRUE(b.ok()) << b.message();
+  EXPECT_TRUE(same_planes());
+  for (void* memory : {base, scale, wavelet, wavelet_scale, x, y}) cudaFree(memory);
+}
+
 }  // namespace
 }  // namespace wtconv
 
