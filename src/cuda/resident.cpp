@@ -85,7 +85,8 @@ struct Gradient {
     const int threads = x.total.threads;
     fits = cuda::fits(bytes, threads, shape, limits);
     // Blocks that surely run at once: the partials are laid out by their number, so it is a function of the limits.
-    constexpr int reserved = 1024, registers = 65536, most_threads = 2048;
+    // A block takes 1 KiB and some rounding besides; one block too many costs a second wave.
+    constexpr int reserved = 2048, registers = 65536, most_threads = 2048;
     const int by_registers = shape >= 0 ? gradient_shapes[shape].blocks : registers / (threads * any_registers);
     const int blocks =
         std::min({int(limits.shared_per_multiprocessor / (bytes + reserved)), most_threads / threads, by_registers});
