@@ -1,0 +1,115 @@
+"""Times layers on a GPU, eager, in one run: WTConv2d, nn.Conv2d depthwise k x k and 7 x 7, the plain WTConv layer, a copy.
+
+Usage: python bench/torch/cuda_layers.py OUT.json
+
+Each time is that of 20 calls in a row over rotating inputs (beyond the L2 cache), by device events, divided by 20; the
+median of 9 such rounds. What Python and PyTorch cost is in it wherever the GPU waits for them. A step is a forward and
+the gradients of x and of every parameter. The answer is checked against the plain layer first.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import wtconv
+from torch import nn
+from wtconv import reference
+
+# batch, channels, height = width, kernel, levels
+SHAPES = [
+    (64, 96, 56, 5, 5),
+    (64, 192, 28, 5, 4),
+    (64, 384, 14, 5, 3),
+    (64, 768, 7, 5, 2),
+    (64, 96, 56, 3, 5),
+    (8, 64, 128, 5, 3),
+    (8, 64, 256, 5, 3),
+    (8, 64, 256, 3, 3),
+    (8, 64, 512, 5, 5),
+]
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CALLS, ROUNDS, ROTATED = 20, 9, 150 << 20
+
+
+def time(call, calls: int = CALLS, rounds: int = ROUNDS) -> float:
+    call(0)
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    times = []
+    for _ in range(rounds):
+        start.record()
+        for i in range(calls):
+            call(i)
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / calls)
+    return statistics.median(times)
+
+
+def measure(layer, xs, dys, **options) -> dict[str, float]:
+    parameters = [p for p in layer.parameters() if p.requires_grad]
+
+    def forward(i):
+        with torch.inference_mode():
+            layer(xs[i % len(xs)])
+
+    def step(i):
+        x = xs[i % len(xs)]
+        torch.autograd.grad(layer(x), [x, *parameters], dys[i % len(xs)])
+
+    return {"forward": time(forward, **options), "step": time(step, **options)}
+
+
+def run(b, c, h, k, levels, dtype) -> dict:
+    size = b * c * h * h * dtype.itemsize
+    count = max(1, min(8, ROTATED // size))
+    xs = [torch.randn(b, c, h, h, device="cuda", dtype=dtype, requires_grad=True) for _ in range(count)]
+    dys = [torch.randn_like(xs[0]) for _ in range(count)]
+    ours = wtconv.WTConv2d(c, c, k, wt_levels=levels, device="cuda", dtype=dtype, backend="cuda")
+    plain = reference.WTConv2d(c, c, k, wt_levels=levels)
+    plain.load_state_dict(ours.state_dict())
+    plain = plain.to("cuda", dtype)
+    with torch.inference_mode():
+        got, expected = ours(xs[0]).float(), plain(xs[0]).float()
+        error = ((got - expected).norm() / expected.norm()).item()
+        del got, expected
+    if not error < (1e-5 if dtype == torch.float32 else 2e-2):
+        raise SystemExit(f"{(b, c, h, k, levels, dtype)}: relative error {error}")
+    target = torch.empty_like(xs[0], requires_grad=False)
+    result = {"copy": time(lambda i: target.copy_(xs[i % count].detach())), "wtconv": measure(ours, xs, dys)}
+    for size in sorted({k, 7}):
+        depthwise = nn.Conv2d(c, c, size, padding="same", groups=c, device="cuda", dtype=dtype)
+        result[f"depthwise {size}"] = measure(depthwise, xs, dys)
+    if dtype == torch.float32:  # slow: a few calls tell
+        result["plain"] = measure(plain, xs, dys, calls=2, rounds=3)
+    return result
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    rows = []
+    print(f"{'case':26} {'copy':>7} {'forward':>8} {'/dw k':>6} {'/dw 7':>6} {'step':>8} {'/dw k':>6} {'/dw 7':>6}")
+    for name, dtype in DTYPES.items():
+        for shape in SHAPES:
+            b, c, h, k, levels = shape
+            r = run(*shape, dtype)
+            torch.cuda.empty_cache()
+            case = f"n{b}c{c}h{h}w{h}k{k}l{levels}_{name}"
+            rows.append({"case": case, **r})
+            line = f"{case:26} {r['copy']:7.4f}"
+            for what in ("forward", "step"):
+                ours = r["wtconv"][what]
+                line += f" {ours:8.4f}" + "".join(f" {r[f'depthwise {s}'][what] / ours:6.2f}" for s in (k, 7))
+            print(line, flush=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True).stdout.strip()
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    about |= {"commit": commit or "unknown", "wtconv": wtconv.__version__, "unit": "ms"}
+    out.write_text(json.dumps({"command": "bench/torch/cuda_layers.py", **about, "results": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
