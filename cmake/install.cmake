@@ -25,6 +25,7 @@ if(NOT BUILD_SHARED_LIBS)
   foreach(target IN LISTS installed)
     get_target_property(libraries ${target} LINK_LIBRARIES)
     # Without this project's own, and CMake's mark of the folder that added a library.
+    list(REMOVE_DUPLICATES libraries)
     list(FILTER libraries EXCLUDE REGEX "^(wtconv::|::@)")
     foreach(library IN LISTS libraries)
       if(NOT DEFINED find_${library})

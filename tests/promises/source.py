@@ -148,6 +148,14 @@ def commands(tool):
                     yield f"{where}: there is no {word}"
 
 
+def links():
+    """Every relative link of the documents leads somewhere."""
+    for path in tracked("*.md"):
+        for target in re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)", path.read_text()):
+            if not (path.parent / target).exists():
+                yield f"{path.relative_to(ROOT)}: links to {target}, which does not exist"
+
+
 def main():
     name, *arguments = sys.argv[1:]
     broken = list(globals()[name](*arguments))
