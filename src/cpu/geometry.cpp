@@ -17,7 +17,7 @@ constexpr std::int64_t group_budget = 32 << 10;
 constexpr std::int64_t band_budget = 48 << 10;
 // Enough tasks to keep many threads even, few enough that partial sums stay small. Fixed, so that the order of sums
 // does not depend on the number of threads.
-constexpr std::int64_t wanted_tasks = 64, wanted_tasks_with_sums = 32;
+constexpr std::int64_t wanted_tasks = 64, wanted_tasks_with_sums = 16;
 
 // Everything that follows from the assignment of lanes.
 void derive(Geometry& g) {
