@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch import Tensor, nn
 
 from wtconv import reference
@@ -105,6 +106,16 @@ class WaveletFilters(nn.Module):
         if wt_filter.requires_grad or iwt_filter.requires_grad:
             return False
         if torch.compiler.is_compiling():
+            # Looked at while the graph is made, with the real filters; a later eager call sees a later change, and
+            # the graph is made again, since it holds for this value of _haar.
+            self._look_at_filters()
+            return self._haar
+        return self._look_at_filters()
+
+    @torch.compiler.assume_constant_result
+    def _look_at_filters(self) -> bool:
+        wt_filter, iwt_filter = self._parameters["wt_filter"], self._parameters["iwt_filter"]
+        if isinstance(wt_filter, FakeTensor):  # no values to read
             return self._haar
         key = _state(wt_filter), _state(iwt_filter)
         if key != self._haar_key:

@@ -260,3 +260,18 @@ def test_general_path_compiles():
     x = torch.randn(2, 4, 9, 8)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_filters_changed_before_compiling_are_seen():
+    layer = randomised(wtconv.WTConv2d(4, 4, 3, wt_levels=2))
+    x = torch.randn(2, 4, 9, 8)
+    haar = layer(x)
+    with torch.no_grad():
+        layer.wt_filter.mul_(2)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    y = compiled(x)
+    assert not torch.allclose(y, haar)
+    torch.testing.assert_close(y, layer(x), rtol=1e-5, atol=1e-5)
+    # Loading other filters makes the graph again.
+    layer.load_state_dict(wtconv.WTConv2d(4, 4, 3, wt_levels=2).state_dict())
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
