@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from wtconv import reference
 
