@@ -31,7 +31,7 @@ demo: demo-cpp $(if $(filter on,$(PYTHON)),demo-python) ## Set up, build, run WT
 demo-cpp: build
 	@build/$(PRESET)/wtconv compare --fashion-mnist --out out/compare.png
 demo-python: python
-	@python examples/demo.py
+	@python -u examples/demo.py
 
 test: test-cpp $(if $(filter on,$(PYTHON)),test-python) ## Set up, build, and run every test
 test-cpp: build
