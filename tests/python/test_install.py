@@ -83,7 +83,8 @@ def test_wheel_in_a_clean_environment(tmp_path):
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     built = SOURCE / "build/python"  # what `make python` left, if it did
-    options = ["-C", f"build-dir={built}"] if built.exists() else ["-C", f"build-dir={tmp_path / 'build'}"]
+    # The long form: Debian's pip has no -C.
+    options = [f"--config-settings=build-dir={built if built.exists() else tmp_path / 'build'}"]
     run(*pip, "wheel", "-q", "--no-build-isolation", "--no-deps", *options, "-w", tmp_path, SOURCE)
     (wheel,) = tmp_path.glob("wtconv-*.whl")
     assert re.fullmatch(r"wtconv-[\d.]+-py3-none-\w+\.whl", wheel.name), "any Python 3"
