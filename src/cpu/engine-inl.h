@@ -45,9 +45,12 @@ class Pyramid {
       : g_(g), map_(g, view, stride) {
     for (int l = 0; l <= g.problem.levels; ++l) {
       for (int band = 0; band < (l == 0 ? 1 : 4); ++band) {
-        const std::int64_t size = g.capacity[l] * g.pitch(l) * v;
-        rings_[l][band] = arena.take<T>(size);
-        std::memset(rings_[l][band], 0, static_cast<std::size_t>(size) * sizeof(T));  // the halo columns stay zero
+        rings_[l][band] = arena.take<T>(g.capacity[l] * g.pitch(l) * v);
+        const auto halo = static_cast<std::size_t>(g.halo * v) * sizeof(T);  // columns that stay zero
+        for (std::int64_t r = 0; r < g.capacity[l]; ++r) {
+          std::memset(row(l, band, r) - g.halo * v, 0, halo);
+          std::memset(row(l, band, r) + g.width[l] * v, 0, halo);
+        }
       }
     }
     // Lanes that take their halo from a neighbour `distance` strips away.
