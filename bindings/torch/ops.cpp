@@ -198,7 +198,7 @@ struct Call {
   wtconv::Workspace allocate(const wtconv::WorkspaceSize& needed) {
     check(needed.status);
     if (needed.bytes == 0) return {};
-    constexpr std::int64_t alignment = 256;
+    constexpr std::int64_t alignment = wtconv::workspace_alignment;
     workspace = empty_strided(x, ScalarType::Byte, {static_cast<std::int64_t>(needed.bytes) + alignment}, {1});
     const auto address = reinterpret_cast<std::uintptr_t>(workspace->mutable_data_ptr());
     return {reinterpret_cast<void*>((address + alignment - 1) / alignment * alignment), needed.bytes};

@@ -12,7 +12,8 @@
 namespace WTCONV_EXPORT wtconv {
 
 // Memory a call may use, owned by the caller: host memory for host backends, device memory for `cuda`.
-// Its content does not matter before a call and is undefined after it. Align it to 256 bytes.
+// Its content does not matter before a call and is undefined after it. It starts at a multiple of workspace_alignment.
+inline constexpr std::size_t workspace_alignment = 256;
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;

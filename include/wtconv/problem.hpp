@@ -70,6 +70,10 @@ struct ParameterSet {
   View base_scale{};                              // (C)
   std::array<View, max_levels> wavelet_weight{};  // (4C, 1, k, k), row 4c + band
   std::array<View, max_levels> wavelet_scale{};   // (4C)
+
+  // Of one level; level 0 is the base.
+  const View& weight(int level) const { return level == 0 ? base_weight : wavelet_weight[level - 1]; }
+  const View& scale(int level) const { return level == 0 ? base_scale : wavelet_scale[level - 1]; }
 };
 using Parameters = ParameterSet<ConstTensorView>;
 

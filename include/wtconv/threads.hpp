@@ -1,4 +1,7 @@
 // The host backends' threads, for programs that bring their own pool.
+//
+// Without one the backends use OpenMP, whose threads do not survive fork(): a child that calls the library after its
+// parent did may hang (with GCC's runtime). Use threads = 1 there, fork before the first call, or bring a pool.
 #pragma once
 
 #include "wtconv/export.hpp"

@@ -1,6 +1,8 @@
 #include "wtconv/wtconv.hpp"
 
+#include <cstdint>
 #include <new>
+#include <string>
 #include <type_traits>
 
 #include "core/validate.hpp"
@@ -15,6 +17,11 @@ WorkspaceSize workspace_size(const Problem& problem, Pass pass, GradientMask mas
 }
 
 Status check_workspace(const Backend& backend, std::size_t needed, const Workspace& given) {
+  if (needed > 0 && reinterpret_cast<std::uintptr_t>(given.data) % workspace_alignment != 0) {
+    return {StatusCode::invalid_argument, "the workspace must start at a multiple of " +
+                                              std::to_string(workspace_alignment) + " bytes, got address " +
+                                              std::to_string(reinterpret_cast<std::uintptr_t>(given.data))};
+  }
   if (given.bytes >= needed && (given.data || needed == 0)) return {};
   return {StatusCode::workspace_too_small, "backend '" + std::string(backend.name()) + "' needs a workspace of " +
                                                std::to_string(needed) + " bytes, got " +

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/builtin.hpp"
+#include "core/finish.hpp"
 #include "core/parallel.hpp"
 #include "core/types.hpp"
 #include "cpu/job.hpp"
@@ -64,8 +65,7 @@ void run(const Job& job, Workspace workspace, int threads) {
   });
 }
 
-// With u = scale * weight: dL/dweight = scale * dL/du, dL/dscale = <weight, dL/du>; the base scale also multiplies the
-// bias. `sums` is dL/du, filter by filter, then the sum of dy.
+// `sums`: filter by filter, then the sum of dy.
 struct Finish {
   const Problem& problem;
   const Parameters& parameters;
@@ -74,26 +74,10 @@ struct Finish {
   void channel(std::int64_t c, const double* sums) const {
     const int taps = problem.kernel * problem.kernel;
     const double sum_dy = sums[(1 + 4 * problem.levels) * taps];
-    for (int l = 0; l <= problem.levels; ++l) {
-      const ConstTensorView& weight = l == 0 ? parameters.base_weight : parameters.wavelet_weight[l - 1];
-      const ConstTensorView& scale = l == 0 ? parameters.base_scale : parameters.wavelet_scale[l - 1];
-      const TensorView& to_weight = l == 0 ? to.base_weight : to.wavelet_weight[l - 1];
-      const TensorView& to_scale = l == 0 ? to.base_scale : to.wavelet_scale[l - 1];
-      for (int band = 0; band < (l == 0 ? 1 : 4); ++band, sums += taps) {
-        const std::int64_t row = l == 0 ? c : 4 * c + band;
-        const double s = load_double(scale.data, scale.dtype, row);
-        if (to_weight) {
-          for (int t = 0; t < taps; ++t) store_double(to_weight.data, to_weight.dtype, row * taps + t, s * sums[t]);
-        }
-        if (to_scale) {
-          double dot = 0;
-          for (int t = 0; t < taps; ++t) dot += load_double(weight.data, weight.dtype, row * taps + t) * sums[t];
-          if (l == 0 && parameters.base_bias) {
-            dot += load_double(parameters.base_bias.data, parameters.base_bias.dtype, c) * sum_dy;
-          }
-          store_double(to_scale.data, to_scale.dtype, row, dot);
-        }
-        if (l == 0 && to.base_bias) store_double(to.base_bias.data, to.base_bias.dtype, c, s * sum_dy);
+    finish_filter(problem, parameters, to, 0, c, sums, sum_dy);
+    for (int l = 1; l <= problem.levels; ++l) {
+      for (int band = 0; band < 4; ++band) {
+        finish_filter(problem, parameters, to, l, 4 * c + band, sums += taps, sum_dy);
       }
     }
   }

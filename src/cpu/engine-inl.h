@@ -139,15 +139,6 @@ class Pyramid {
   HWY_ALIGN T from_right_[max_kernel / 2 + 1][v];
 };
 
-// Calls f(first, end) with the rows of `level` that belong to the band of x rows ending at `end` and that `done` has
-// not seen yet.
-template <class F>
-void new_rows(const cpu::Geometry& g, int level, std::int64_t end, std::int64_t& done, F&& f) {
-  const std::int64_t last = std::min(g.height(level), ((end - 1) >> level) + 1);
-  if (done < last) f(done, last);
-  done = std::max(done, last);
-}
-
 // Filters and synthesis: from the rows of a pyramid to rows of the output.
 template <class T>
 class Filtering {
@@ -242,7 +233,7 @@ class Filtering {
                          .rows = rows,
                          .width = g_.width[level],
                          .in = in,
-                         .weights = weights_ + (level == 0 ? 0 : 4 * level - 3 + band) * g_.taps() * v,
+                         .weights = weights_ + g_.filter_index(level, band) * g_.taps() * v,
                          .out = out,
                          .prefetchers = {&pyramid.prefetcher(), &prefetcher_},
                          .zero_halo = g_.strips == 1,
@@ -307,14 +298,14 @@ class Correlation {
   // Adds the rows of dy's bands that belong to the rows of x before `end`.
   void band(Pyramid<T>& x, Pyramid<T>& dy, std::int64_t end) {
     for (int l = 0; l <= g_.problem.levels; ++l) {
-      new_rows(g_, l, end, done_[l], [&](std::int64_t first, std::int64_t last) {
-        if (l == 0) pending_ += (last - first) * g_.width[0];
-        for (int band = 0; band < (l == 0 ? 1 : 4); ++band) {
-          for (std::int64_t r = first; r < last; r += most_rows) {
-            add_rows(x, dy, l, band, r, std::min(last, r + most_rows));
-          }
+      const std::int64_t last = std::min(g_.height(l), ((end - 1) >> l) + 1);
+      if (l == 0) pending_ += (last - done_[l]) * g_.width[0];
+      for (int band = 0; band < (l == 0 ? 1 : 4); ++band) {
+        for (std::int64_t r = done_[l]; r < last; r += most_rows) {
+          add_rows(x, dy, l, band, r, std::min(last, r + most_rows));
         }
-      });
+      }
+      done_[l] = last;
     }
     // Sums of many terms go through double every so often.
     if (pending_ >= 4096) flush();
@@ -356,7 +347,7 @@ class Correlation {
       const T* row = x.row_or_null(level, band, r);
       in[r - first + pad] = row ? row - pad * v : zeros_;
     }
-    const int filter = level == 0 ? 0 : 4 * level - 3 + band;
+    const int filter = g_.filter_index(level, band);
     correlate(CorrelateCall<T>{
         k, last - first, g_.width[level], in, g, sums_ + filter * g_.taps() * v, {&x.prefetcher(), &dy.prefetcher()}});
     for (std::int64_t r = 0; level == 0 && r < last - first; ++r) add_to_sum(g[r]);

@@ -43,6 +43,8 @@ struct Geometry {
   std::int64_t pitch(int level) const { return width[level] + 2 * halo; }
   std::int64_t height(int level) const { return problem.height_at(level); }
   int filters() const { return 1 + 4 * problem.levels; }
+  // Place of a filter among those of its channel: the base, then level by level and band by band.
+  int filter_index(int level, int band) const { return level == 0 ? 0 : 4 * level - 3 + band; }
   int taps() const { return problem.kernel * problem.kernel; }
   // Rows of x that must have been read before the rows of y above `end` can be made: every level works in groups of
   // rows and its filters reach `halo` rows further.

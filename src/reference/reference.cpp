@@ -21,7 +21,8 @@ using Bands = std::array<Image, 4>;
 
 // The images of one plane, laid out in the workspace.
 struct Images {
-  explicit Images(const Problem& p, void* memory) : next(static_cast<double*>(memory)) {
+  // Null memory: only to count.
+  explicit Images(const Problem& p, void* memory) : data(static_cast<double*>(memory)) {
     for (int l = 0; l <= p.levels; ++l) full[l] = image(p.height_at(l), p.width_at(l));
     for (int l = 1; l <= p.levels; ++l) {
       for (Image& band : y[l]) band = image(p.height_at(l), p.width_at(l));
@@ -30,10 +31,9 @@ struct Images {
     }
     x = image(p.height, p.width);
     dy = image(p.height, p.width);
-    dw = next;
-    next += (1 + 4 * p.levels) * p.kernel * p.kernel;
+    dw = take((1 + 4 * p.levels) * p.kernel * p.kernel);
   }
-  static std::size_t bytes(const Problem& p) { return reinterpret_cast<std::size_t>(Images(p, nullptr).next); }
+  static std::size_t bytes(const Problem& p) { return std::size_t(Images(p, nullptr).taken) * sizeof(double); }
 
   Image x, dy;
   std::array<Image, max_levels + 1> full;     // R[l + 1], or the gradient of X[l]: the image level l + 1 splits
@@ -41,12 +41,13 @@ struct Images {
   double* dw;                                 // sums of one channel: base, then level by level, band by band
 
  private:
-  Image image(std::int64_t h, std::int64_t w) {
-    const Image m{next, h, w};
-    next += h * w;
-    return m;
+  Image image(std::int64_t h, std::int64_t w) { return {take(h * w), h, w}; }
+  double* take(std::int64_t count) {
+    taken += count;
+    return data ? data + taken - count : nullptr;
   }
-  double* next;
+  double* data;
+  std::int64_t taken = 0;
 };
 
 double* dw_at(const Images& m, const Problem& p, int level, int band) {
@@ -110,8 +111,7 @@ struct Filter {
 
 Filter filter_of(const Problem& p, const Parameters& parameters, int level, std::int64_t c, int band) {
   const std::int64_t row = level == 0 ? c : 4 * c + band;
-  const auto& w = level == 0 ? parameters.base_weight : parameters.wavelet_weight[level - 1];
-  const auto& s = level == 0 ? parameters.base_scale : parameters.wavelet_scale[level - 1];
+  const ConstTensorView &w = parameters.weight(level), &s = parameters.scale(level);
   return {w.data, w.dtype, row, load_double(s.data, s.dtype, row), p.kernel};
 }
 
@@ -250,8 +250,7 @@ class Reference final : public Backend {
       for (int band = 0; band < (l == 0 ? 1 : 4); ++band) {
         const Filter f = filter_of(p, parameters, l, c, band);
         const double* du = dw_at(m, p, l, band);
-        const TensorView& weight = l == 0 ? to.base_weight : to.wavelet_weight[l - 1];
-        const TensorView& scale = l == 0 ? to.base_scale : to.wavelet_scale[l - 1];
+        const TensorView &weight = to.weight(l), &scale = to.scale(l);
         double dot = 0;
         for (int t = 0; t < p.kernel * p.kernel; ++t) {
           if (weight) store_double(weight.data, weight.dtype, f.row * p.kernel * p.kernel + t, f.scale * du[t]);

@@ -126,8 +126,7 @@ class Chain {
     f.scale = fold ? nullptr : f.bias + n;
     if (rotated) f.before = p_.kernel - 1 - f.before;
     if (measure_) return f;
-    const ConstTensorView& weight = level == 0 ? parameters.base_weight : parameters.wavelet_weight[level - 1];
-    const ConstTensorView& scale = level == 0 ? parameters.base_scale : parameters.wavelet_scale[level - 1];
+    const ConstTensorView &weight = parameters.weight(level), &scale = parameters.scale(level);
     const ConstTensorView& bias = parameters.base_bias;
     for_each(n, taps, [&](std::int64_t i, Scratch) {
       const T s = T(load_double(scale.data, scale.dtype, i)), factor = fold ? s : T(1);

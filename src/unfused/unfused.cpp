@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/builtin.hpp"
+#include "core/finish.hpp"
 #include "unfused/chain.hpp"
 
 namespace wtconv {
@@ -32,28 +33,12 @@ struct Job {
   ParameterSet<TensorView> gradients;
 };
 
-// With u = scale * weight: dL/dweight = scale * dL/du, dL/dscale = <weight, dL/du>.
 template <class T>
-void finish_parameters(Chain<T>& chain, const Problem& p, const Parameters& parameters, int level, const double* sums,
-                       const double* sum_dy, const ParameterSet<TensorView>& to) {
-  const ConstTensorView& weight = level == 0 ? parameters.base_weight : parameters.wavelet_weight[level - 1];
-  const ConstTensorView& scale = level == 0 ? parameters.base_scale : parameters.wavelet_scale[level - 1];
-  const ConstTensorView& bias = parameters.base_bias;
-  const TensorView& to_weight = level == 0 ? to.base_weight : to.wavelet_weight[level - 1];
-  const TensorView& to_scale = level == 0 ? to.base_scale : to.wavelet_scale[level - 1];
+void finish_level(Chain<T>& chain, const Problem& p, const Parameters& parameters, int level, const double* sums,
+                  const double* sum_dy, const ParameterSet<TensorView>& to) {
   const std::int64_t taps = p.kernel * p.kernel;
   chain.for_each(level == 0 ? p.channels : 4 * p.channels, taps, [&](std::int64_t i, auto) {
-    const double s = load_double(scale.data, scale.dtype, i);
-    double dot = 0;
-    for (std::int64_t t = i * taps; t < (i + 1) * taps; ++t) {
-      if (to_weight) store_double(to_weight.data, to_weight.dtype, t, s * sums[t]);
-      dot += load_double(weight.data, weight.dtype, t) * sums[t];
-    }
-    if (level == 0 && bias) {
-      dot += load_double(bias.data, bias.dtype, i) * sum_dy[i];
-      if (to.base_bias) store_double(to.base_bias.data, to.base_bias.dtype, i, s * sum_dy[i]);
-    }
-    if (to_scale) store_double(to_scale.data, to_scale.dtype, i, dot);
+    finish_filter(p, parameters, to, level, i, sums + i * taps, sum_dy ? sum_dy[i] : 0);
   });
 }
 
@@ -73,7 +58,7 @@ double run(const Problem& p, const Options& options, Arena& arena, bool measure,
   if (job.mask.base) {
     Source<T> of_x = chain.whole(x), of_dy = chain.whole(image);
     const auto sums = chain.correlate(of_x, of_dy), sum_dy = chain.sum(image);
-    finish_parameters(chain, p, parameters, 0, sums.second, sum_dy.second, job.gradients);
+    finish_level(chain, p, parameters, 0, sums.second, sum_dy.second, job.gradients);
   }
   std::vector<Tensor<T>> filtered;
   for (int l = 1; l <= p.levels && (job.apply || job.mask.wavelet); ++l) {
@@ -82,7 +67,7 @@ double run(const Problem& p, const Options& options, Arena& arena, bool measure,
     if (job.mask.wavelet) {
       Source<T> of_x = chain.analysis(std::move(x), l);
       const auto sums = chain.correlate(of_x, bands);
-      finish_parameters(chain, p, parameters, l, sums.second, nullptr, job.gradients);
+      finish_level(chain, p, parameters, l, sums.second, nullptr, job.gradients);
       x = of_x.ll.value_or(Tensor<T>{});
     }
     image = bands.ll.value_or(Tensor<T>{});

@@ -318,6 +318,22 @@ TEST(Rejects, OptionsOutOfRange) {
 class Workspaces : public EachBackend {};
 WTCONV_EACH_BACKEND(Workspaces);
 
+TEST_P(Workspaces, OffItsAlignmentIsRefusedWithTheAddress) {
+  Call call("n2c3h8w6k3l2_f32");
+  const Options options = GetParam().options();
+  const std::size_t bytes = backward_workspace(call.problem, {}, options).bytes;
+  if (bytes == 0) return;
+  const Tensor memory(DType::f64, {static_cast<std::int64_t>(bytes / 8 + 1)});
+  for (std::size_t offset : {std::size_t{8}, workspace_alignment / 2}) {
+    char* const start = static_cast<char*>(memory.view().data) + offset;
+    call.workspace = {start, bytes};
+    const Status s = call.backward(options);
+    EXPECT_EQ(s.code(), StatusCode::invalid_argument);
+    const std::string address = "got address " + std::to_string(reinterpret_cast<std::uintptr_t>(start));
+    EXPECT_NE(s.message().find(address), std::string::npos) << s.message();
+  }
+}
+
 TEST_P(Workspaces, TooSmallOrMissingIsRefusedWithBothSizes) {
   Call call("n2c3h8w6k3l2_f32");
   const Options options = GetParam().options();
