@@ -1,7 +1,7 @@
 #include "layer_call.hpp"
 
 #include <algorithm>
-#include <new>
+#include <cstring>
 
 #include "command.hpp"
 #include "core/parallel.hpp"
@@ -10,11 +10,10 @@
 namespace wtconv::tool {
 namespace {
 
-hwy::AlignedFreeUniquePtr<std::byte[]> allocate(std::size_t bytes) {
-  auto memory = hwy::AllocateAligned<std::byte>(std::max<std::size_t>(bytes, 1));
-  if (!memory) throw std::bad_alloc();
-  // The first touch happens here, not in the first timed call; the content is not zeros.
-  std::fill_n(memory.get(), bytes, std::byte{0x3f});
+// The first touch happens here, not in the first timed call; the content is not zeros.
+Memory allocate(std::size_t bytes) {
+  Memory memory(bytes / sizeof(Block) + 1);
+  std::memset(memory.data(), 0x3f, memory.size() * sizeof(Block));
   return memory;
 }
 
@@ -47,12 +46,12 @@ Plan LayerCall::plan(Pass pass) const { return find_backend(backend_)->plan(tens
 
 Status LayerCall::forward() {
   return wtconv::forward(tensors_.problem, tensors_.x.view(), parameters_, tensors_.y.view(),
-                         {workspace_.get(), forward_bytes_}, options());
+                         {workspace_.data(), forward_bytes_}, options());
 }
 
 Status LayerCall::backward() {
   return wtconv::backward(tensors_.problem, tensors_.x.view(), parameters_, tensors_.dy.view(), gradients_,
-                          {workspace_.get(), backward_bytes_}, options());
+                          {workspace_.data(), backward_bytes_}, options());
 }
 
 std::int64_t judged_channels(const Problem& p) {
@@ -78,7 +77,7 @@ CopyCall::CopyCall(std::size_t bytes, int threads)
 }
 
 Status CopyCall::run() {
-  parallel_copy(method_, to_.get(), from_.get(), bytes_, threads_);
+  parallel_copy(method_, to_.data(), from_.data(), bytes_, threads_);
   return {};
 }
 

@@ -1,15 +1,21 @@
 // A host backend with a case's tensors and its workspace: calls that can be timed.
 #pragma once
 
-#include <hwy/aligned_allocator.h>
-
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "harness/tensors.hpp"
 #include "host_rates.hpp"
 #include "wtconv/wtconv.hpp"
 
 namespace wtconv::tool {
+
+// Aligned as workspaces must be.
+struct alignas(workspace_alignment) Block {
+  std::byte bytes[workspace_alignment];
+};
+using Memory = std::vector<Block>;
 
 class LayerCall {
  public:
@@ -33,7 +39,7 @@ class LayerCall {
   Parameters parameters_;
   Gradients gradients_;
   std::size_t forward_bytes_ = 0, backward_bytes_ = 0;
-  hwy::AlignedFreeUniquePtr<std::byte[]> workspace_;
+  Memory workspace_;
 };
 
 // As many channels as the reference can follow in a second or two.
@@ -50,7 +56,7 @@ class CopyCall {
   std::size_t bytes_;
   int threads_;
   CopyMethod method_ = CopyMethod::memcpy;
-  hwy::AlignedFreeUniquePtr<std::byte[]> from_, to_;
+  Memory from_, to_;
 };
 
 }  // namespace wtconv::tool
