@@ -308,7 +308,10 @@ CheckResult judge(const Case& c, Tensors& tensors, const CheckOptions& options) 
   }
   for (const ChannelError& e : total) {
     const bool is_image = e.error.name == "y" || e.error.name == "gradient of x";
-    if (const std::string why = degenerate(j, e, is_image); !why.empty()) fail(why);
+    if (const std::string why = degenerate(j, e, is_image); !why.empty()) {
+      result.unsuitable = result.unsuitable || result.failure.empty();
+      fail(why);
+    }
   }
   result.ok = result.failure.empty();
   return result;

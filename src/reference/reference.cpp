@@ -141,13 +141,16 @@ void convolve_transposed(const Image& g, const Filter& f, int pad, const Image& 
   }
 }
 
-// dw(i, j) += sum over (r, q) of x(r + i - pad, q + j - pad) g(r, q)
+// dw(i, j) += sum over (r, q) of x(r + i - pad, q + j - pad) g(r, q). Row by row, because the roundings of a long sum
+// of equal terms all go one way, which f64 would show.
 void correlate(const Image& x, const Image& g, int k, int pad, double* dw) {
   for (int i = 0; i < k; ++i) {
     for (int j = 0; j < k; ++j) {
       double sum = 0;
       for (std::int64_t r = 0; r < g.h; ++r) {
-        for (std::int64_t q = 0; q < g.w; ++q) sum += x.get(r + i - pad, q + j - pad) * g.at(r, q);
+        double row = 0;
+        for (std::int64_t q = 0; q < g.w; ++q) row += x.get(r + i - pad, q + j - pad) * g.at(r, q);
+        sum += row;
       }
       dw[i * k + j] += sum;
     }
@@ -223,7 +226,11 @@ class Reference final : public Backend {
             correlate(m.y[l][band], m.g[l][band], p.kernel, p.pad_before(), dw_at(m, p, l, band));
           }
         }
-        for (std::int64_t i = 0; i < p.height * p.width; ++i) sum_dy += m.dy.data[i];
+        for (std::int64_t r = 0; r < p.height; ++r) {
+          double row = 0;
+          for (std::int64_t q = 0; q < p.width; ++q) row += m.dy.at(r, q);
+          sum_dy += row;
+        }
       }
       finish_parameters(p, parameters, c, m, sum_dy, gradients.parameters);
     }

@@ -109,9 +109,13 @@ double sum(Plane<T> x) {
   const std::int64_t n = std::int64_t(hn::Lanes(d));
   double total = 0;
   for (std::int64_t r = 0; r < x.h; ++r) {
-    auto lanes = hn::Zero(d);
-    for (std::int64_t q = 0; q < x.w; q += n) lanes = hn::Add(lanes, load_first(x.at(r) + q, x.w - q));
-    total += double(hn::GetLane(hn::SumOfLanes(d, lanes)));
+    // In short steps, then in double: the roundings of a long sum of equal terms (the gradient of a mean) all go one
+    // way.
+    for (std::int64_t q = 0; q < x.w;) {
+      auto lanes = hn::Zero(d);
+      for (int i = 0; i < 8 && q < x.w; ++i, q += n) lanes = hn::Add(lanes, load_first(x.at(r) + q, x.w - q));
+      total += double(hn::GetLane(hn::SumOfLanes(d, lanes)));
+    }
   }
   return total;
 }

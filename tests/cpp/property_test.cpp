@@ -255,6 +255,25 @@ TEST_P(Properties, PlanesFurtherApartThan2To31Elements) {
   munmap(far_y, bytes);
 }
 
+// Runs the case with its scales made smaller by `factor`; every element of y and dx must be finite.
+void expect_finite(const BackendUnderTest& backend, const Case& c, Tensors& t, double factor) {
+  harness::for_each_parameter(
+      c.problem,
+      [&](const std::string& name, Tensor& p) {
+        if (name.find("scale") == std::string::npos) return;
+        for (std::int64_t i = 0; i < p.view().size(); ++i) p.set(i, factor * p.get(i));
+      },
+      t.parameters);
+  Runner runner(t, backend.options());
+  ASSERT_EQ(runner.forward(), Status{});
+  ASSERT_EQ(runner.backward([](const std::string& name) { return name == "gradient of x"; }), Status{});
+  for (const Tensor* out : {&t.y, &t.dx}) {
+    for (std::int64_t i = 0; i < out->view().size(); ++i) {
+      ASSERT_TRUE(std::isfinite(out->get(i))) << to_string(c) << " element " << i << rerun(backend, c);
+    }
+  }
+}
+
 // Five levels of |x| near 3000 make LL reach 96000, beyond f16's 65504: what lies between load and store is f32.
 TEST_P(Properties, LargeHalfValuesStayFinite) {
   for (const char* text : {"n1c2h64w64k3l5_f16", "n1c2h64w64k5l5_f16_wf32", "n1c1h33w47k3l6_f16"}) {
@@ -263,21 +282,7 @@ TEST_P(Properties, LargeHalfValuesStayFinite) {
     for (Tensor* image : {&t.x, &t.dy}) {
       for (std::int64_t i = 0; i < image->view().size(); ++i) image->set(i, 3000 + 100 * image->get(i));
     }
-    harness::for_each_parameter(
-        c.problem,
-        [&](const std::string& name, Tensor& p) {
-          if (name.find("scale") == std::string::npos) return;
-          for (std::int64_t i = 0; i < p.view().size(); ++i) p.set(i, 1e-4 * p.get(i));
-        },
-        t.parameters);
-    Runner runner(t, GetParam().options());
-    ASSERT_EQ(runner.forward(), Status{});
-    ASSERT_EQ(runner.backward([](const std::string& name) { return name == "gradient of x"; }), Status{});
-    for (const Tensor* out : {&t.y, &t.dx}) {
-      for (std::int64_t i = 0; i < out->view().size(); ++i) {
-        ASSERT_TRUE(std::isfinite(out->get(i))) << text << " element " << i << rerun(GetParam(), c);
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_finite(GetParam(), c, t, 1e-4));
     harness::CheckOptions options = GetParam().check_options();
     options.backward = false;
     const harness::CheckResult result = harness::judge(c, t, options);
@@ -292,21 +297,7 @@ TEST_P(Properties, LargeValuesStayFinite) {
   for (Tensor* image : {&t.x, &t.dy}) {
     for (std::int64_t i = 0; i < image->view().size(); ++i) image->set(i, i / 40 % 2 ? 0 : 2e38);
   }
-  harness::for_each_parameter(
-      c.problem,
-      [&](const std::string& name, Tensor& p) {
-        if (name.find("scale") == std::string::npos) return;
-        for (std::int64_t i = 0; i < p.view().size(); ++i) p.set(i, 1e-3 * p.get(i));
-      },
-      t.parameters);
-  Runner runner(t, GetParam().options());
-  ASSERT_EQ(runner.forward(), Status{});
-  ASSERT_EQ(runner.backward([](const std::string& name) { return name == "gradient of x"; }), Status{});
-  for (const Tensor* out : {&t.y, &t.dx}) {
-    for (std::int64_t i = 0; i < out->view().size(); ++i) {
-      ASSERT_TRUE(std::isfinite(out->get(i))) << "element " << i << rerun(GetParam(), c);
-    }
-  }
+  ASSERT_NO_FATAL_FAILURE(expect_finite(GetParam(), c, t, 1e-3));
 }
 
 // A nan or an infinity in one plane stays in that plane, and spoils what depends on it.
