@@ -160,6 +160,30 @@ class Prefetcher {
   int lane_ = 0, work_ = 0;
 };
 
+// Whether the target converts f16 by an instruction. Elsewhere loops over core/types.hpp's conversions do.
+constexpr bool native_half = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX2 : HWY_TARGET == HWY_NEON;
+
+// Whole vectors of a 16-bit type; the same bits as core/types.hpp's conversions, which GCC keeps in memory.
+template <class T>
+HWY_INLINE Vec<T> load_bf16(const BFloat16* p) {
+  const hn::RebindToUnsigned<Tag<T>> bits;
+  const hn::Rebind<std::uint16_t, Tag<T>> narrow;
+  const auto upper = hn::PromoteTo(bits, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(p)));
+  return hn::BitCast(Tag<T>(), hn::ShiftLeft<16>(upper));
+}
+template <class T>
+HWY_INLINE void store_bf16(Vec<T> m, BFloat16* p) {
+  const hn::RebindToUnsigned<Tag<T>> d;
+  const hn::RebindToSigned<Tag<T>> integers;
+  const hn::Rebind<std::uint16_t, Tag<T>> narrow;
+  const auto bits = hn::BitCast(d, m);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1u));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7fffu)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(d, 0x400000u));
+  const auto upper = hn::ShiftRight<16>(hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(m)), quiet, rounded));
+  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(integers, upper)), narrow, reinterpret_cast<std::uint16_t*>(p));
+}
+
 // The first n elements at p, then zeros.
 template <class S, class T>
 HWY_INLINE Vec<T> load_lanes(const S* p, std::int64_t n) {
@@ -167,6 +191,13 @@ HWY_INLINE Vec<T> load_lanes(const S* p, std::int64_t n) {
   constexpr std::int64_t v = lanes_of<T>();
   if constexpr (std::is_same_v<S, T>) {
     if (n == v) return hn::LoadU(d, p);
+  }
+  if constexpr (std::is_same_v<S, Half> && native_half) {
+    const hn::Rebind<hwy::float16_t, Tag<T>> half;
+    if (n == v) return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(p)));
+  }
+  if constexpr (std::is_same_v<S, BFloat16>) {
+    if (n == v) return load_bf16<T>(p);
   }
   HWY_ALIGN T values[v] = {};
   if (n == v) {
@@ -185,6 +216,13 @@ HWY_INLINE void store_lanes(Vec<T> m, S* p, std::int64_t n, bool bypass = false)
   if constexpr (std::is_same_v<S, T>) {
     if (n == v && bypass && reinterpret_cast<std::uintptr_t>(p) % (v * sizeof(T)) == 0) return hn::Stream(m, d, p);
     if (n == v) return hn::StoreU(m, d, p);
+  }
+  if constexpr (std::is_same_v<S, Half> && native_half) {
+    const hn::Rebind<hwy::float16_t, Tag<T>> half;
+    if (n == v) return hn::StoreU(hn::DemoteTo(half, m), half, reinterpret_cast<hwy::float16_t*>(p));
+  }
+  if constexpr (std::is_same_v<S, BFloat16>) {
+    if (n == v) return store_bf16<T>(m, p);
   }
   HWY_ALIGN T values[v];
   hn::Store(m, d, values);

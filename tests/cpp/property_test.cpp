@@ -9,6 +9,7 @@
 #include <set>
 
 #include "backends.hpp"
+#include "core/types.hpp"
 
 namespace wtconv::tests {
 namespace {
@@ -298,6 +299,38 @@ TEST_P(Properties, LargeValuesStayFinite) {
     for (std::int64_t i = 0; i < image->view().size(); ++i) image->set(i, i / 40 % 2 ? 0 : 2e38);
   }
   ASSERT_NO_FATAL_FAILURE(expect_finite(GetParam(), c, t, 1e-3));
+}
+
+// Vectors convert 16-bit values by other code than core/types.hpp: every value in, every rounding out, the same bits.
+template <class S>
+void expect_conversions(const BackendUnderTest& backend, const char* text) {
+  const Case c = parsed(text);
+  Tensors t = tensors_of(c);
+  auto* const x = static_cast<S*>(t.x.view().data);
+  const auto* const y = static_cast<const S*>(t.y.view().data);
+  for (std::int64_t i = 0; i < 65536; ++i) x[i].bits = static_cast<std::uint16_t>(i);
+  const float weight = 0.7f;
+  harness::for_each_parameter(
+      c.problem,
+      [&](const std::string& name, Tensor& p) {
+        if (!p.view()) return;  // the bias
+        for (std::int64_t i = 0; i < p.view().size(); ++i) p.set(i, name == "base_weight" ? weight : 1);
+      },
+      t.parameters);
+  Runner runner(t, backend.options());
+  ASSERT_EQ(runner.forward(), Status{});
+  for (std::int64_t i = 0; i < 65536; ++i) {
+    const float expected = to_float(x[i]) * weight;
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(to_float(y[i]))) << text << " value " << i;
+    } else {
+      ASSERT_EQ(to_float(y[i]), to_float(from_float<S>(expected))) << text << " value " << i << rerun(backend, c);
+    }
+  }
+}
+TEST_P(Properties, SixteenBitValuesAreReadAndRoundedAsDefined) {
+  expect_conversions<Half>(GetParam(), "n1c16h64w64k1l0_f16_wf32_nobias");
+  expect_conversions<BFloat16>(GetParam(), "n1c16h64w64k1l0_bf16_wf32_nobias");
 }
 
 // A nan or an infinity in one plane stays in that plane, and spoils what depends on it.
