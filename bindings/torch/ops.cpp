@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -106,13 +107,14 @@ bool is_channels_last(const Tensor& t) {
   return true;
 }
 
-Tensor empty_strided(const Tensor& like, ScalarType dtype, const std::vector<std::int64_t>& sizes,
-                     const std::vector<std::int64_t>& strides) {
+using Extents = std::array<std::int64_t, wtconv::max_rank>;
+
+Tensor empty_strided(const Tensor& like, ScalarType dtype, int rank, const std::int64_t* sizes,
+                     const std::int64_t* strides) {
   const torch::stable::Device device = like.device();
   AtenTensorHandle handle = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(),
-      torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(dtype)),
+      rank, sizes, strides, torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(dtype)),
       torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(device.type())), device.index(), &handle));
   return Tensor(handle);
 }
@@ -121,23 +123,23 @@ Tensor empty_strided(const Tensor& like, ScalarType dtype, const std::vector<std
 Tensor empty_image(const Tensor& like, std::int64_t height, std::int64_t width) {
   const std::int64_t b = like.size(0), c = like.size(1);
   const auto one = [](std::int64_t n) { return n > 1 ? n : 1; };  // as PyTorch computes strides of empty tensors
-  std::vector<std::int64_t> strides;
+  const Extents sizes{b, c, height, width};
+  Extents strides;
   if (is_channels_last(like)) {
     strides = {one(height) * one(width) * one(c), 1, one(width) * one(c), one(c)};
   } else {
     strides = {one(c) * one(height) * one(width), one(height) * one(width), one(width), 1};
   }
-  return empty_strided(like, like.scalar_type(), {b, c, height, width}, strides);
+  return empty_strided(like, like.scalar_type(), 4, sizes.data(), strides.data());
 }
 
 // The gradient of a parameter: its dtype, and its own strides where it is dense.
 Tensor empty_gradient(const Tensor& parameter, const char* name) {
   const ConstTensorView v = view(parameter, name);
-  const auto sizes = parameter.sizes();
-  std::vector<std::int64_t> extents(sizes.begin(), sizes.end()), strides(extents.size(), 1);
-  for (std::size_t d = extents.size(); d-- > 1;) strides[d - 1] = strides[d] * extents[d];
-  if (wtconv::is_dense(v)) strides.assign(parameter.strides().begin(), parameter.strides().end());
-  return empty_strided(parameter, parameter.scalar_type(), extents, strides);
+  Extents strides{};
+  for (std::int64_t d = v.rank, stride = 1; d-- > 0; stride *= v.extents[d]) strides[d] = stride;
+  if (wtconv::is_dense(v)) strides = v.strides;
+  return empty_strided(parameter, parameter.scalar_type(), v.rank, v.extents.data(), strides.data());
 }
 
 // One call: problem, views and options read from tensors, which it keeps alive.
@@ -190,7 +192,6 @@ struct Call {
       if (!aoti_torch_get_current_cuda_stream) throw std::runtime_error("wtconv: this PyTorch has no CUDA");
       TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &options.stream));
     }
-    check(wtconv::can_run(problem, options));
   }
   Call(const Call&) = delete;
 
@@ -199,7 +200,8 @@ struct Call {
     check(needed.status);
     if (needed.bytes == 0) return {};
     constexpr std::int64_t alignment = wtconv::workspace_alignment;
-    workspace = empty_strided(x, ScalarType::Byte, {static_cast<std::int64_t>(needed.bytes) + alignment}, {1});
+    const std::int64_t bytes = static_cast<std::int64_t>(needed.bytes) + alignment, one = 1;
+    workspace = empty_strided(x, ScalarType::Byte, 1, &bytes, &one);
     const auto address = reinterpret_cast<std::uintptr_t>(workspace->mutable_data_ptr());
     return {reinterpret_cast<void*>((address + alignment - 1) / alignment * alignment), needed.bytes};
   }
@@ -248,8 +250,8 @@ Tensor forward(Tensor x, Tensor base_weight, std::optional<Tensor> base_bias, Te
                StringHandle backend) {
   Call call(std::move(x), std::move(base_weight), std::move(base_bias), std::move(base_scale),
             std::move(wavelet_weight), std::move(wavelet_scale), stride, backend);
-  const Tensor y = empty_image(call.x, call.problem.out_height(), call.problem.out_width());
   const wtconv::Workspace workspace = call.allocate(wtconv::forward_workspace(call.problem, call.options));
+  const Tensor y = empty_image(call.x, call.problem.out_height(), call.problem.out_width());
   check(wtconv::forward(call.problem, call.x_view, call.parameters, view<TensorView>(y, "y"), workspace, call.options));
   return y;
 }
@@ -269,6 +271,7 @@ std::vector<Tensor> backward(Tensor dy, Tensor x, Tensor base_weight, std::optio
   const int levels = call.problem.levels;
   if (mask < 0 || mask >= std::int64_t{1} << (4 + 2 * levels)) refuse("mask is out of range: " + std::to_string(mask));
   std::vector<Tensor> results;
+  results.reserve(4 + 2 * levels);
   int bit = 0;
   const auto asked = [&] { return (mask >> bit++) & 1; };
   const auto output = [&](const Tensor& parameter, const char* name) {

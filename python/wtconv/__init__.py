@@ -1,5 +1,6 @@
 """WTConv, the wavelet convolution layer, for PyTorch."""
 
+from wtconv import _private  # noqa: F401 # isort: skip: first of all, what this torch lacks
 from wtconv import functional, general, reference
 from wtconv.conversion import Conversion, convert, from_conv2d
 from wtconv.info import __version__, backends, self_check, show

@@ -6,7 +6,9 @@ calls of the same two operators with other arguments, and no further kernels exi
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from torch import _C, Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.overrides import has_torch_function
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import register_flop_formula
 
@@ -58,60 +61,137 @@ def _empty_gradient(parameter: Tensor) -> Tensor:
     return dense.as_strided(parameter.shape, parameter.stride()) if same else dense
 
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# What bindings/torch/ops.cpp and src/core/validate.cpp refuse, in their order and words. Written a second time because
+# sizes may be symbols here; tests/python/test_operators.py compares the messages. Only the backend's name is not looked
+# at: another machine may run the graph.
+MAX_LEVELS, MAX_KERNEL = 8, 15
+_DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+_OTHER_DTYPES = {
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
 
 
-def _check(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride):
-    def require(condition, message):
-        if not condition:
-            raise ValueError(f"wtconv: {message}")
+def _refuse(message: str):
+    raise ValueError(f"wtconv: {message}")
 
-    require(x.dim() == 4, f"x must have shape (batch, channels, height, width), got {tuple(x.shape)}")
-    shape = tuple(base_weight.shape)
-    require(
-        len(shape) == 4 and shape[1] == 1 and shape[2] == shape[3],
-        f"base_weight must have shape (channels, 1, k, k), got {shape}",
-    )
-    channels, kernel = shape[0], shape[2]
-    require(x.shape[1] == channels, f"x must have {channels} channels, as the weights have, got {tuple(x.shape)}")
-    require(stride >= 1, f"stride must be at least 1, got {stride}")
-    require(
-        len(wavelet_weight) == len(wavelet_scale),
-        "wavelet_weight and wavelet_scale must have one entry a level, "
-        f"got {len(wavelet_weight)} and {len(wavelet_scale)}",
-    )
-    require(x.dtype in _DTYPES, f"x must be float32, float64, float16 or bfloat16, got {x.dtype}")
-    named = [("base_scale", base_scale, channels)]
+
+def _text(values) -> str:
+    return "(" + ", ".join(str(v) for v in values) + ")"
+
+
+def _is_dense(t: Tensor) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(t.shape), reversed(t.stride())):
+        if size != 1 and stride != expected:
+            return False
+        expected = expected * size
+    return True
+
+
+def _check_device_and_dtype(t: Tensor, name: str, x: Tensor) -> None:
+    if t.device != x.device:
+        _refuse(f"{name} must be on x's device {x.device}, got {t.device}")
+    if t.dtype not in _DTYPES:
+        _refuse(f"{name} must be float32, float64, float16 or bfloat16, got {_OTHER_DTYPES.get(t.dtype, t.dtype)}")
+    if t.dim() > 4:
+        _refuse(f"{name} has too many dimensions: {_text(t.shape)}")
+
+
+def _check_shape(t: Tensor, name: str, expected: tuple, flat: bool = False) -> None:
+    sizes, strides = list(t.shape), list(t.stride())
+    if name != "dy" and not _is_dense(t):
+        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    if flat:
+        kept = [i for i, n in enumerate(sizes) if n != 1]
+        sizes, strides = ([sizes[i] for i in kept], [strides[i] for i in kept]) if kept else ([1], [1])
+    if len(sizes) != len(expected) or any(n != e for n, e in zip(sizes, expected)):
+        got = f"{_DTYPES[t.dtype]} {_text(sizes)} strides {_text(strides)}"
+        _refuse(f"{name} must have shape {_text(expected)}, got {got}")
+
+
+def _check_dtype_of_parameter(t: Tensor, name: str, x: Tensor, base_weight: Tensor) -> None:
+    own, compute = x.dtype, torch.float64 if x.dtype == torch.float64 else torch.float32
+    if t.dtype not in (own, compute):
+        or_f32 = "" if own == compute else " or f32"
+        _refuse(f"{name} must be {_DTYPES[own]}{or_f32} where x is {_DTYPES[own]}, got {_DTYPES[t.dtype]}")
+    if t.dtype != base_weight.dtype:
+        _refuse(f"{name} must have base_weight's dtype {_DTYPES[base_weight.dtype]}, got {_DTYPES[t.dtype]}")
+
+
+def _out_size(x: Tensor, stride: int) -> tuple:
+    return (x.shape[2] + stride - 1) // stride, (x.shape[3] + stride - 1) // stride
+
+
+def _check(
+    x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride: int, dy=None, mask: int = 0
+) -> None:
+    if x.dim() != 4:
+        _refuse(f"x must have shape (batch, channels, height, width), got {_text(x.shape)}")
+    shape = base_weight.shape
+    if base_weight.dim() != 4 or shape[1] != 1 or shape[2] != shape[3]:
+        _refuse(f"base_weight must have shape (channels, 1, k, k), got {_text(shape)}")
+    channels, kernel, levels = shape[0], shape[2], len(wavelet_weight)
+    if x.shape[1] != channels:
+        _refuse(f"x must have {channels} channels, as the weights have, got {x.shape[1]}: shape {_text(x.shape)}")
+    if levels != len(wavelet_scale) or levels > MAX_LEVELS:
+        _refuse(
+            f"wavelet_weight and wavelet_scale must have one entry a level, at most {MAX_LEVELS}, "
+            f"got {levels} and {len(wavelet_scale)}"
+        )
+    if not 1 <= stride < 2**31:
+        _refuse(f"stride must be at least 1, got {stride}")
+    if kernel > MAX_KERNEL:
+        _refuse(f"the kernel must be at most {MAX_KERNEL}, got {kernel}")
+    parameters = [("base_weight", base_weight, (channels, 1, kernel, kernel), False)]
     if base_bias is not None:
-        named.append(("base_bias", base_bias, channels))
-    for weight, scale in zip(wavelet_weight, wavelet_scale):
-        expected = (4 * channels, 1, kernel, kernel)
-        require(
-            tuple(weight.shape) == expected, f"wavelet_weight must have shape {expected}, got {tuple(weight.shape)}"
-        )
-        named += [("wavelet_weight", weight, math.prod(expected)), ("wavelet_scale", scale, 4 * channels)]
-    for name, tensor, count in [("base_weight", base_weight, math.prod(shape)), *named]:
-        require(tensor.numel() == count, f"{name} must have {count} elements, got {tuple(tensor.shape)}")
-        require(tensor.device == x.device, f"{name} must be on x's device {x.device}, got {tensor.device}")
-        require(
-            tensor.dtype == base_weight.dtype and tensor.dtype in (x.dtype, _compute_dtype(x.dtype)),
-            f"{name} must be {x.dtype} or {_compute_dtype(x.dtype)} where x is {x.dtype}, got {tensor.dtype}",
-        )
-
-
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
+        parameters.append(("base_bias", base_bias, (channels,), False))
+    parameters.append(("base_scale", base_scale, (channels,), True))
+    for i, (weight, scale) in enumerate(zip(wavelet_weight, wavelet_scale)):
+        parameters.append((f"wavelet_weight[{i}]", weight, (4 * channels, 1, kernel, kernel), False))
+        parameters.append((f"wavelet_scale[{i}]", scale, (4 * channels,), True))
+    _check_device_and_dtype(x, "x", x)
+    for name, t, *_ in parameters:
+        _check_device_and_dtype(t, name.split("[")[0], x)
+    if dy is not None:
+        _check_device_and_dtype(dy, "dy", x)
+        if not 0 <= mask < 1 << (4 + 2 * levels):
+            _refuse(f"mask is out of range: {mask}")
+        if mask & 4 and base_bias is None:
+            _refuse("the gradient of base_bias is asked for, but there is no base_bias")
+    for name, least, got in (
+        ("channels", 1, x.shape[1]),
+        ("height", 1, x.shape[2]),
+        ("width", 1, x.shape[3]),
+    ):
+        if got < least:
+            _refuse(f"{name} must be at least {least}, got {got}")
+    if kernel < 1:
+        _refuse(f"kernel must be in 1..{MAX_KERNEL}, got {kernel}")
+    if dy is not None:
+        if dy.dtype != x.dtype:
+            _refuse(f"dy must have the problem's dtype {_DTYPES[x.dtype]}, got {_DTYPES[dy.dtype]}")
+        _check_shape(dy, "dy", (x.shape[0], channels, *_out_size(x, stride)))
+    for name, t, expected, flat in parameters:
+        _check_shape(t, name, expected, flat)
+        _check_dtype_of_parameter(t, name, x, base_weight)
 
 
 @torch.library.register_fake("wtconv::forward")
 def _(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
     _check(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
-    return _empty_image(x, (x.shape[2] + stride - 1) // stride, (x.shape[3] + stride - 1) // stride)
+    return _empty_image(x, *_out_size(x, stride))
 
 
 @torch.library.register_fake("wtconv::backward")
 def _(dy, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, mask, backend):
-    _check(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
+    _check(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, dy, mask)
     parameters = [base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale]
     dx = [_empty_image(x, x.shape[2], x.shape[3])] if mask & 1 else []
     return dx + [_empty_gradient(p) for i, p in enumerate(parameters, 1) if mask >> i & 1]
@@ -129,7 +209,8 @@ def _grouped(flat) -> tuple:
     return (*flat[:4], list(flat[4 : 4 + levels]), list(flat[4 + levels :]))
 
 
-def _mask(needed) -> int:
+@functools.lru_cache(maxsize=4096)
+def _mask(needed: tuple[bool, ...]) -> int:
     mask = 0
     for i, asked in enumerate(needed):
         mask |= asked << i
@@ -137,6 +218,8 @@ def _mask(needed) -> int:
 
 
 def _unpack(results: list[Tensor], mask: int, count: int) -> list[Tensor | None]:
+    if len(results) == count:
+        return results
     results = iter(results)
     return [next(results) if mask >> i & 1 else None for i in range(count)]
 
@@ -168,17 +251,25 @@ def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 class _Forward(_SingleLevelFunction):
     @staticmethod
     def forward(ctx, keyset, stride, backend, *inputs):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-        ctx.stride, ctx.backend = stride, backend
         with _below_autograd():
-            return _forward.redispatch(keyset, *_grouped(inputs), stride, backend)
+            if keyset is None:
+                y = _forward(*_grouped(inputs), stride, backend)
+            else:
+                y = _forward.redispatch(keyset, *_grouped(inputs), stride, backend)
+        _save(ctx, *inputs)
+        ctx.stride, ctx.backend = stride, backend
+        return y
 
     @staticmethod
     def backward(ctx, dy):
         inputs = ctx.saved_tensors
         mask = _mask(ctx.needs_input_grad[3:])
-        results = _backward(dy, *_grouped(inputs), ctx.stride, mask, ctx.backend)
+        arguments = (dy, *_grouped(inputs), ctx.stride, mask, ctx.backend)
+        if torch.is_grad_enabled() or not _nothing_above_autograd(inputs):
+            results = _backward(*arguments)
+        else:
+            with _C._AutoDispatchBelowAutograd():
+                results = _backward(*arguments)
         return (None, None, None, *_unpack(results, mask, len(inputs)))
 
     @staticmethod
@@ -189,12 +280,12 @@ class _Forward(_SingleLevelFunction):
 class _Backward(_SingleLevelFunction):
     @staticmethod
     def forward(ctx, keyset, stride, mask, backend, dy, *inputs):
-        ctx.save_for_backward(dy, *inputs)
-        ctx.save_for_forward(dy, *inputs)
+        with _below_autograd():
+            results = _backward.redispatch(keyset, dy, *_grouped(inputs), stride, mask, backend)
+        _save(ctx, dy, *inputs)
         ctx.set_materialize_grads(False)
         ctx.stride, ctx.mask, ctx.backend = stride, mask, backend
-        with _below_autograd():
-            return tuple(_backward.redispatch(keyset, dy, *_grouped(inputs), stride, mask, backend))
+        return tuple(results)
 
     @staticmethod
     def backward(ctx, *cotangents):
@@ -203,7 +294,7 @@ class _Backward(_SingleLevelFunction):
         tangents = _unpack(cotangents, ctx.mask, len(inputs))
         need_dy, *need = ctx.needs_input_grad[4:]
         ddy = _derivative_of_forward(ctx, inputs, tangents) if need_dy else None
-        return (None, None, None, None, ddy, *_derivative_of_backward(ctx, dy, inputs, tangents, _mask(need)))
+        return (None, None, None, None, ddy, *_derivative_of_backward(ctx, dy, inputs, tangents, _mask(tuple(need))))
 
     @staticmethod
     def jvp(ctx, *tangents):
@@ -231,21 +322,28 @@ def _derivative_of_backward(ctx, dy, inputs, tangents, mask) -> list[Tensor | No
     """The gradient with respect to a factor, in the direction of the others' tangents: it does not depend on itself."""
     total = [None] * len(inputs)
     for slots, replaced in _replacements(inputs, tangents):
-        there = mask & _mask(i not in slots and replaced[i] is not None for i in range(len(inputs)))
+        there = mask & _mask(tuple(i not in slots and replaced[i] is not None for i in range(len(inputs))))
         if there:
             results = _backward(dy, *_grouped(replaced), ctx.stride, there, ctx.backend)
             total = [_add(a, b) for a, b in zip(total, _unpack(results, there, len(inputs)))]
     return total
 
 
-@contextmanager
+def _save(ctx, *tensors) -> None:
+    ctx.save_for_backward(*tensors)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*tensors)
+
+
 def _below_autograd():
-    with _C._AutoDispatchBelowAutograd():
-        if not _C._are_functorch_transforms_active():
-            yield
-        else:  # an autograd.Function turns gradients off in its forward, but the next level of torch.func records there
-            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                yield
+    return _below_autograd_in_functorch() if _C._are_functorch_transforms_active() else _C._AutoDispatchBelowAutograd()
+
+
+@contextmanager
+def _below_autograd_in_functorch():
+    # An autograd.Function turns gradients off in its forward, but the next level of torch.func records there.
+    with _C._AutoDispatchBelowAutograd(), torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
 
 
 def _apply(function, *arguments):
@@ -258,6 +356,51 @@ def _apply(function, *arguments):
 
 def _needs_gradient(tensors) -> bool:
     return (torch.is_grad_enabled() and _C._any_requires_grad(*tensors)) or forward_ad._current_level >= 0
+
+
+# A call from Python passes the dispatcher twice, on its way to the functions below and again to the kernel: 15 us. Where
+# nothing above autograd would look at the call, forward() and the step backward start below them.
+
+
+def _dispatch_state() -> tuple:
+    return _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+
+
+def _state_of_a_new_thread() -> tuple:
+    """The one without autocast, functorch, modes and tracing, whatever the importing thread is doing."""
+    states = []
+    thread = threading.Thread(target=lambda: states.append(_dispatch_state()))
+    thread.start()
+    thread.join()
+    return states[0]
+
+
+_PLAIN_STATE = _state_of_a_new_thread()
+
+
+def _nothing_above_autograd(tensors) -> bool:
+    return _dispatch_state() == _PLAIN_STATE and forward_ad._current_level < 0 and not has_torch_function(tensors)
+
+
+def forward(
+    x: Tensor,
+    base_weight: Tensor,
+    base_bias: Tensor | None,
+    base_scale: Tensor,
+    wavelet_weight: list[Tensor],
+    wavelet_scale: list[Tensor],
+    stride: int,
+    backend: str,
+) -> Tensor:
+    """wtconv::forward."""
+    if not torch.compiler.is_compiling():
+        tensors = (x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
+        if _nothing_above_autograd(tensors):
+            if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
+                return _Forward.apply(None, stride, backend, *tensors)
+            with _C._AutoDispatchBelowAutograd():
+                return _forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend)
+    return _forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend)
 
 
 def _autograd_forward(keyset, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
@@ -317,7 +460,11 @@ _library.impl("forward", _autocast_forward("cuda"), "AutocastCUDA")
 def _select(argument, dims, i):
     if isinstance(argument, (list, tuple)):
         return [_select(a, d, i) for a, d in zip(argument, dims)]
-    return argument if dims is None else argument.select(dims, i)
+    if dims is None:
+        return argument
+    if argument.shape[dims] == 0:  # there is no entry, one of the same shape tells the results' shapes
+        return argument.new_zeros(argument.shape[:dims] + argument.shape[dims + 1 :])
+    return argument.select(dims, i)
 
 
 def _vmap(operator, images: int):
@@ -332,13 +479,14 @@ def _vmap(operator, images: int):
                 for a, d in zip(arguments[:images], in_dims)
             ]
             result = operator(*(a.flatten(0, 1) for a in first), *arguments[images:])
-            return tree_map(lambda r: r.unflatten(0, (info.batch_size, -1)), result), tree_map(lambda _: 0, result)
+            sizes = (info.batch_size, first[0].shape[1])
+            return tree_map(lambda r: r.unflatten(0, sizes), result), tree_map(lambda _: 0, result)
 
         def entry(i):
             return operator(*(_select(argument, dims, i) for argument, dims in zip(arguments, in_dims)))
 
-        results = [entry(i) for i in range(info.batch_size)]
-        stacked = tree_map(lambda *r: torch.stack(r), *results)
+        results = [entry(i) for i in range(max(1, info.batch_size))]
+        stacked = tree_map(lambda *r: torch.stack(r)[: info.batch_size], *results)
         return stacked, tree_map(lambda _: 0, stacked)
 
     return rule

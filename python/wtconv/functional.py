@@ -26,6 +26,6 @@ def wtconv2d(
     The parameters share x's dtype, or are float32 where x is float16 or bfloat16; sums are kept in float32 (float64 for
     float64). The result is dense in x's memory format. A backend named here runs or raises; "" takes the fastest.
     """
-    return _ops._forward(
+    return _ops.forward(
         x, base_weight, base_bias, base_scale, list(wavelet_weight), list(wavelet_scale), stride, backend
     )

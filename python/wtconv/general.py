@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -86,7 +87,7 @@ class WaveletFilters(nn.Module):
     """Base of the layers: holds wt_filter and iwt_filter and knows whether they are Haar's.
 
     Filters change in more ways than load_state_dict (a broadcast by DDP, an average of weights, an optimizer where they
-    are trained), so the answer is kept with the tensors' version counters and found anew when these move.
+    are trained), so the answer is kept with the tensors it holds for and their version counters, and found anew when these move.
     """
 
     def set_filters(self, wt_filter: Tensor, iwt_filter: Tensor) -> None:
@@ -117,12 +118,15 @@ class WaveletFilters(nn.Module):
         wt_filter, iwt_filter = self._parameters["wt_filter"], self._parameters["iwt_filter"]
         if isinstance(wt_filter, FakeTensor):  # no values to read
             return self._haar
-        key = _state(wt_filter), _state(iwt_filter)
-        if key != self._haar_key:
+        known, now = self._haar_key, (_version(wt_filter), _version(iwt_filter))
+        if known is None or known[0]() is not wt_filter or known[1]() is not iwt_filter or known[2] != now:
             if wt_filter.device.type != "meta":
                 self._haar = is_haar(wt_filter, iwt_filter)
-            self._haar_key = key
+            self._haar_key = weakref.ref(wt_filter), weakref.ref(iwt_filter), now
         return self._haar
+
+    def __getstate__(self):
+        return {**self.__dict__, "_haar_key": None}  # a copy has filters of its own
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         # What is loaded is this module's own copy of the dictionary, and its parts are loaded from it next.
@@ -143,9 +147,9 @@ class WaveletFilters(nn.Module):
         self.has_haar_filters()
 
 
-def _state(tensor: Tensor) -> tuple[int, int]:
+def _version(tensor: Tensor) -> int:
     # Every change in place moves the version, but for one through .data. Inference tensors have none.
-    return id(tensor), -1 if tensor.is_inference() else tensor._version
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def wtconv2d(

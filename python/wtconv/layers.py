@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wtconv import functional, general, reference
-
-MAX_LEVELS, MAX_KERNEL = 8, 15
+from wtconv._ops import MAX_KERNEL, MAX_LEVELS
 
 
 class WTConv2d(general.WaveletFilters):
@@ -79,10 +78,12 @@ class WTConv2d(general.WaveletFilters):
             scale.weight.fill_(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        base = self.base_conv
-        weights = [conv.weight for conv in self.wavelet_convs]
-        scales = [scale.weight for scale in self.wavelet_scale]
-        parameters = (base.weight, base.bias, self.base_scale.weight, weights, scales, self.stride[0])
+        parts = self._modules  # as attributes they cost a search each
+        base = parts["base_conv"]
+        weights = [_parameter(conv, "weight") for conv in parts["wavelet_convs"]._modules.values()]
+        scales = [_parameter(scale, "weight") for scale in parts["wavelet_scale"]._modules.values()]
+        base_scale = _parameter(parts["base_scale"], "weight")
+        parameters = (_parameter(base, "weight"), _parameter(base, "bias"), base_scale, weights, scales, self.stride[0])
         if self.has_haar_filters():
             return functional.wtconv2d(x, *parameters, self.backend)
         return general.wtconv2d(x, *parameters, self.wt_filter, self.iwt_filter)
@@ -95,6 +96,12 @@ class WTConv2d(general.WaveletFilters):
         if self.backend:
             parts.append(f"backend={self.backend!r}")
         return ", ".join(parts)
+
+
+def _parameter(module: nn.Module, name: str) -> Tensor | None:
+    """module.<name>. Not a parameter but computed where torch.nn.utils.parametrize or weight_norm is in charge."""
+    found = module._parameters.get(name)
+    return found if found is not None else getattr(module, name)
 
 
 def _square(name: str, value):

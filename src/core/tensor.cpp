@@ -130,6 +130,9 @@ bool may_overlap(const ConstTensorView& a, const ConstTensorView& b) {
     return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(v.data));
   };
   const std::int64_t target = (address(b) + rb.high * eb) - (address(a) + ra.low * ea);
+  // Most pairs lie apart.
+  const std::int64_t reach = (ra.high - ra.low) * ea + (rb.high - rb.low) * eb;
+  if (target + (eb - 1) < 0 || target - (ea - 1) > reach) return false;
   std::array<Term, 2 * max_rank> terms;
   int n = 0;
   const auto add = [&](const ConstTensorView& v, std::int64_t size) {

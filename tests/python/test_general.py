@@ -275,3 +275,21 @@ def test_filters_changed_before_compiling_are_seen():
     # Loading other filters makes the graph again.
     layer.load_state_dict(wtconv.WTConv2d(4, 4, 3, wt_levels=2).state_dict())
     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_new_filter_in_the_place_of_an_old_one_is_seen():
+    """A freed tensor's id comes back, with the same version: the answer about the old one must not."""
+    layer = wtconv.WTConv2d(2, 2, 3, wt_levels=1)
+    other = reference.wavelet_filters("db2", 2)[0][..., :2, :2].clone()
+    for _ in range(100):
+        assert layer.has_haar_filters()
+        old = id(layer.wt_filter), layer.wt_filter._version
+        haar = layer.wt_filter.detach().clone()
+        del layer.wt_filter
+        layer.wt_filter = torch.nn.Parameter(other, requires_grad=False)
+        seen = (id(layer.wt_filter), layer.wt_filter._version) == old
+        assert not layer.has_haar_filters()
+        if seen:
+            return
+        layer.wt_filter = torch.nn.Parameter(haar, requires_grad=False)
+    pytest.skip("no id came back in 100 tries")

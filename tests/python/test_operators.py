@@ -10,6 +10,7 @@ import torch
 import wtconv
 from oracle import BACKENDS, assert_right, evaluate, grouped, operator, random_inputs
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 from wtconv import _ops, reference
 
@@ -283,46 +284,89 @@ def test_flops():
 
 
 def refusals():
+    """name: (operator, arguments, words of the message)"""
     (x, *ps), dy = random_inputs(2, 4, 6, 6, 3, 1)
     bw, bb, bs, ww, ws = ps
-    call = wtconv.functional.wtconv2d
-    yield "channels", lambda: call(x[:, :3], bw, bb, bs, [ww], [ws]), ["4 channels", "got 3"]
-    yield "rank", lambda: call(x[0], bw, bb, bs, [ww], [ws]), ["(batch, channels, height, width)", "(4, 6, 6)"]
-    yield "dtype of x", lambda: call(x.int(), bw, bb, bs, [ww], [ws]), ["float32", "Int"]
-    yield "mixed dtypes", lambda: call(x.double(), bw, bb, bs, [ww], [ws]), ["base_weight", "f64", "got f32"]
-    yield "kernel shape", lambda: call(x, bw[:, :, :2], bb, bs, [ww], [ws]), ["(channels, 1, k, k)", "(4, 1, 2, 3)"]
-    yield "kernel size", lambda: call(x, torch.randn(4, 1, 16, 16), bb, bs), ["at most 15", "got 16"]
-    yield "bias shape", lambda: call(x, bw, bb[:3], bs, [ww], [ws]), ["base_bias", "(4)", "(3)"]
-    yield "scale shape", lambda: call(x, bw, bb, bs[:, :3], [ww], [ws]), ["base_scale", "(4)", "(3)"]
-    yield "wavelet shape", lambda: call(x, bw, bb, bs, [ww[:8]], [ws]), ["wavelet_weight[0]", "(16, 1, 3, 3)"]
-    yield "levels", lambda: call(x, bw, bb, bs, [ww], []), ["one entry a level", "1 and 0"]
-    yield "too many levels", lambda: call(x, bw, bb, bs, [ww] * 9, [ws] * 9), ["at most 8", "got 9"]
-    yield "stride", lambda: call(x, bw, bb, bs, [ww], [ws], 0), ["stride", "got 0"]
-    yield "backend", lambda: call(x, bw, bb, bs, [ww], [ws], 1, "fast"), ["'fast'", *BACKENDS]
-    yield "empty image", lambda: call(x[:, :, :0], bw, bb, bs, [ww], [ws]), ["height", "0"]
-    yield "device", lambda: call(x, bw, bb, bs.to("meta"), [ww], [ws]), ["base_scale", "cpu", "meta"]
-    yield "layout", lambda: call(x.to_sparse(), bw, bb, bs, [ww], [ws]), ["Sparse"]
-    yield "no tensor", lambda: call([1.0], bw, bb, bs, [ww], [ws]), ["Tensor", "list"]
-    yield "dy", lambda: _ops._backward(dy[:, :, :5], x, bw, bb, bs, [ww], [ws], 1, 1, ""), ["dy", "(2, 4, 6, 6)"]
-    yield "mask", lambda: _ops._backward(dy, x, bw, bb, bs, [ww], [ws], 1, 64, ""), ["mask", "64"]
-    yield "bias mask", lambda: _ops._backward(dy, x, bw, None, bs, [ww], [ws], 1, 4, ""), ["base_bias"]
+    flipped = bw.transpose(2, 3)
+
+    def call(x=x, bw=bw, bb=bb, bs=bs, ww=(ww,), ws=(ws,), stride=1, backend=""):
+        return _ops._forward, [x, bw, bb, bs, list(ww), list(ws), stride, backend]
+
+    def back(dy=dy, x=x, bb=bb, stride=1, mask=1):
+        return _ops._backward, [dy, x, bw, bb, bs, [ww], [ws], stride, mask, ""]
+
+    return {
+        "channels": (*call(x[:, :3]), ["4 channels", "got 3"]),
+        "rank": (*call(x[0]), ["(batch, channels, height, width)", "(4, 6, 6)"]),
+        "dtype of x": (*call(x.int()), ["float32", "Int"]),
+        "mixed dtypes": (*call(x.double()), ["base_weight", "f64", "got f32"]),
+        "half with other half": (*call(x.half(), bw.bfloat16()), ["base_weight", "f16 or f32", "got bf16"]),
+        "dtypes of parameters": (*call(x.half(), ws=[ws.half()]), ["wavelet_scale[0]", "f32", "got f16"]),
+        "dtype of a parameter": (*call(bb=bb.long()), ["base_bias", "Long"]),
+        "kernel shape": (*call(bw=bw[:, :, :2]), ["(channels, 1, k, k)", "(4, 1, 2, 3)"]),
+        "kernel size": (*call(bw=torch.randn(4, 1, 16, 16), ww=(), ws=()), ["at most 15", "got 16"]),
+        "empty kernel": (*call(bw=torch.randn(4, 1, 0, 0), ww=(), ws=()), ["kernel", "got 0"]),
+        "bias shape": (*call(bb=bb[:3]), ["base_bias", "(4)", "(3)"]),
+        "bias rank": (*call(bb=bb[:, None]), ["base_bias", "(4)", "(4, 1)"]),
+        "scale shape": (*call(bs=bs[:, :3]), ["base_scale", "(4)", "(3)"]),
+        "scale in another order": (*call(bs=bs.view(2, 2)), ["base_scale", "(4)", "(2, 2)"]),
+        "scale not dense": (*call(bs=torch.randn(1, 6, 1, 1)[:, ::2]), ["base_scale", "(4)", "(3)"]),
+        "too many dimensions": (*call(bs=bs[None]), ["base_scale", "(1, 1, 4, 1, 1)"]),
+        "wavelet shape": (*call(ww=[ww[:8]]), ["wavelet_weight[0]", "(16, 1, 3, 3)"]),
+        "wavelet kernel": (*call(ww=[ww, ww[..., 1:]], ws=[ws] * 2), ["wavelet_weight[1]", "(16, 1, 3, 2)"]),
+        "wavelet scale": (*call(ws=[ws[:, 1:]]), ["wavelet_scale[0]", "(16)", "(15)"]),
+        "levels": (*call(ws=()), ["one entry a level", "1 and 0"]),
+        "too many levels": (*call(ww=[ww] * 9, ws=[ws] * 9), ["at most 8", "got 9"]),
+        "stride": (*call(stride=0), ["stride", "got 0"]),
+        "large stride": (*call(stride=2**31), ["stride", f"got {2**31}"]),
+        "backend": (*call(backend="fast"), ["'fast'", *BACKENDS]),
+        "empty image": (*call(x[:, :, :0]), ["height", "0"]),
+        "no channels": (*call(x[:, :0], bw[:0], bb[:0], bs[:, :0], (), ()), ["channels", "0"]),
+        "device": (*call(bs=bs.to("meta")), ["base_scale", "meta"]),
+        "layout": (*call(x.to_sparse()), ["Sparse"]),
+        "no tensor": (*call([1.0]), ["Tensor", "list"]),
+        "dy": (*back(dy[:, :, :5]), ["dy", "(2, 4, 6, 6)"]),
+        "dy with a stride": (*back(stride=2), ["dy", "(2, 4, 3, 3)"]),
+        "dy's dtype": (*back(dy.double()), ["dy", "f32", "f64"]),
+        "dy's rank": (*back(dy[None]), ["dy", "too many dimensions"]),
+        "dy expanded": (*back(dy[:1, :3].expand(2, -1, -1, -1)), ["dy", "(2, 3, 6, 6)"]),
+        "dy transposed": (*back(flipped.new_zeros(2, 4, 5, 6).transpose(2, 3)), ["dy", "(2, 4, 6, 5)"]),
+        "mask": (*back(mask=64), ["mask", "64"]),
+        "negative mask": (*back(mask=-1), ["mask", "-1"]),
+        "bias mask": (*back(bb=None, mask=4), ["base_bias"]),
+    }
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in refusals()])
+def message_of(operation, arguments):
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+        operation(*arguments)
+    return type(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("name", refusals())
 def test_refusals(name):
     """One exception, with what was expected and what came."""
-    call, words = next((c, w) for n, c, w in refusals() if n == name)
-    with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
-        call()
+    operation, arguments, words = refusals()[name]
+    _, message = message_of(operation, arguments)
     for word in words:
-        assert word in str(caught.value), str(caught.value)
+        assert word in message, message
+    if operation is _ops._forward:  # by the shorter way, too
+        assert message_of(wtconv.functional.wtconv2d, arguments)[1] == message
 
 
-def test_fake_kernels_refuse_too():
-    (x, *ps), _ = random_inputs(2, 4, 6, 6, 3, 1)
-    for bad in ([x[:, :3], *ps], [x.double(), *ps], [x, ps[0], ps[1][:3], *ps[2:]], [x, *ps[:3], ps[3][:8], ps[4]]):
-        with torch._subclasses.FakeTensorMode() as mode, pytest.raises(ValueError):
-            _ops._forward(*grouped([mode.from_tensor(t) for t in bad]), 1, "")
+# These fail before a kernel is called; and a graph may be made where another backend runs it.
+@pytest.mark.parametrize("name", sorted(refusals().keys() - {"backend", "layout", "no tensor"}))
+def test_fake_kernels_refuse_the_same_in_the_same_words(name):
+    operation, arguments, _ = refusals()[name]
+    real = message_of(operation, arguments)
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = tree_map(lambda t: mode.from_tensor(t) if isinstance(t, torch.Tensor) else t, arguments)
+        assert message_of(operation, fakes) == real
+
+
+def test_layer_and_fake_kernels_know_the_cores_limits():
+    header = (Path(__file__).resolve().parents[2] / "include/wtconv/problem.hpp").read_text()
+    assert f"max_levels = {_ops.MAX_LEVELS};" in header and f"max_kernel = {_ops.MAX_KERNEL};" in header
 
 
 def test_hostile_calls_never_end_the_process():
