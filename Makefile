@@ -5,8 +5,14 @@ PRESET ?= dev
 JOBS ?= $(shell nproc)
 # `make test PYTHON=off` leaves PyTorch out, and needs no download of gigabytes.
 PYTHON ?= on
-# The CUDA kernels take minutes to compile: by default only where there is a GPU to run them. CUDA=ON builds them anyway.
+# The CUDA kernels take minutes to compile: by default only where there is a GPU to run them, and for the C++ tests
+# wherever there is a CUDA compiler. CUDA=ON builds them anyway, CUDA=OFF never.
 CUDA ?= $(if $(wildcard /dev/nvidia0),AUTO,OFF)
+ifneq ($(filter test test-cpp,$(MAKECMDGOALS)),)
+CPP_CUDA := $(if $(filter file,$(origin CUDA)),AUTO,$(CUDA))
+else
+CPP_CUDA := $(CUDA)
+endif
 export CMAKE_ARGS := -DWTCONV_CUDA=$(CUDA)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
@@ -21,7 +27,7 @@ help: ## This list
 
 build: ## Build the library, the tool and the tests into build/dev
 	@scripts/setup core
-	@$(call build_preset,$(PRESET),-D WTCONV_CUDA=$(CUDA))
+	@$(call build_preset,$(PRESET),-D WTCONV_CUDA=$(CPP_CUDA))
 
 python: ## Build the PyTorch package and install it into .venv
 	@scripts/setup core python
@@ -49,11 +55,12 @@ bench: ## Time the fastest backend on the cases of cases/perf.txt, beside unfuse
 	@$(call build_preset,bench,-D WTCONV_CUDA=$(CUDA))
 	@build/bench/wtconv bench --cases cases/perf.txt --against unfused --against onednn
 
-nightly: build ## The exhaustive tests, and a minute of fuzzing
+nightly: build $(if $(filter on,$(PYTHON)),python) ## The exhaustive tests, and a minute of fuzzing
 	@$(call test_preset,$(PRESET))
 	@scripts/setup fuzz
 	@$(call build_preset,fuzz)
 	@$(call test_preset,fuzz)
+	@$(if $(filter on,$(PYTHON)),python -m pytest -q -m nightly tests/python)
 
 format: ## Format the sources
 	@scripts/setup core

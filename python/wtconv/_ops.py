@@ -6,6 +6,7 @@ calls of the same two operators with other arguments, and no further kernels exi
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import threading
@@ -27,6 +28,23 @@ if not LIBRARY.exists():
         f"wtconv: {LIBRARY} is missing: install the package (pip install .), do not import its source tree"
     )
 torch.ops.load_library(LIBRARY)
+
+
+def _load_cuda(library: Path) -> str:
+    """Loads the CUDA backend, which registers itself with the core in LIBRARY. Returns why it is not there, or ""."""
+    if not library.exists():
+        return "not in this build (built without a CUDA compiler)"
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA"
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return f"it cannot be loaded: {error}"
+    return ""
+
+
+# Without a GPU it loads, too: then it says itself that it finds none.
+CUDA_MISSING = _load_cuda(LIBRARY.with_name("_wtconv_cuda.so"))
 
 _forward = torch.ops.wtconv.forward.default
 _backward = torch.ops.wtconv.backward.default

@@ -43,8 +43,8 @@ def show() -> None:
     found = backends()
     for b in found:
         print(f"backend {b.name} ({b.device}): {b.unavailable or b.description}")
-    if not any(b.device == "cuda" for b in found):
-        print("backend cuda: not in this build (built without a CUDA compiler)")
+    if _ops.CUDA_MISSING:
+        print(f"backend cuda: {_ops.CUDA_MISSING}")
 
 
 def self_check(verbose: bool = True) -> None:

@@ -57,13 +57,16 @@ class Cuda final : public Backend {
 
   Plan plan(const Problem& p, Pass pass, GradientMask mask, const Options&) const override {
     DeviceLimits limits;
-    if (Status s = current_device(limits); !s.ok()) return {"none", s.message(), 0, 0};
-    const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
     Plan plan;
+    if (!current_device(limits).ok()) {
+      limits = h200;
+      plan.reason = "as on an NVIDIA H200, because no GPU can be used here: ";
+    }
+    const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
     if (pass == Pass::forward || mask.x) {
       const Decision d = apply_strategy(p, limits);
       plan.strategy = d.strategy->name();
-      plan.reason = d.reason;
+      plan.reason += d.reason;
       plan.workspace = d.strategy->apply_workspace(p, limits);
       plan.elements_moved = n * d.strategy->apply_traffic(p, limits);
     }
@@ -72,7 +75,7 @@ class Cuda final : public Backend {
       if (plan.strategy != d.strategy->name()) {
         plan.strategy += (plan.strategy.empty() ? "" : " + ") + std::string(d.strategy->name());
       }
-      plan.reason += (plan.reason.empty() ? "" : "; weight gradient by ") + d.reason;
+      plan.reason += (plan.elements_moved == 0 ? "" : "; weight gradient by ") + d.reason;
       // The two halves of a backward run one after the other and share the workspace.
       plan.workspace = std::max(plan.workspace, d.strategy->gradient_workspace(p, limits));
       plan.elements_moved += n * d.strategy->gradient_traffic(p, limits);
@@ -128,13 +131,16 @@ class Cuda final : public Backend {
   const Strategy* fixed_;
 };
 
-// Registered when this library is loaded. A second copy in one process is refused by name; the first stays.
-[[maybe_unused]] const bool registered = [] {
+}  // namespace
+}  // namespace wtconv::cuda
+
+// Registered when this library is loaded. A second copy in one process is refused by name; the first stays. A program
+// that links wtconv_cuda refers to this symbol (CMakeLists.txt), or the linker would leave all of the library out.
+extern "C" WTCONV_EXPORT bool wtconv_cuda_registered;
+bool wtconv_cuda_registered = [] {
+  using namespace wtconv::cuda;
   static const Cuda fused("cuda", "the whole layer on chip, forward and backward, on NVIDIA GPUs", nullptr);
   static const Cuda levels("cuda-levels", "the published formulation on NVIDIA GPUs: a kernel a level, as baseline",
                            &levels_strategy());
-  return register_backend(fused, 40).ok() && register_backend(levels, 5).ok();
+  return wtconv::register_backend(fused, 40).ok() && wtconv::register_backend(levels, 5).ok();
 }();
-
-}  // namespace
-}  // namespace wtconv::cuda

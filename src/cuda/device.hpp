@@ -14,6 +14,10 @@ struct DeviceLimits {
   int shared_per_multiprocessor = 0;
 };
 
+// An NVIDIA H200: what a plan is for where there is no GPU.
+inline constexpr DeviceLimits h200{
+    .major = 9, .minor = 0, .multiprocessors = 132, .shared_per_block = 232448, .shared_per_multiprocessor = 233472};
+
 // The current device's limits, read once per device. `unavailable` where there is none, or where this build holds no
 // code for it.
 Status current_device(DeviceLimits& limits);

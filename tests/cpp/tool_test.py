@@ -218,6 +218,16 @@ class Tool(unittest.TestCase):
         self.assertTrue(backends["reference"]["available"])
         self.assertTrue(backends["cpu"]["available"])
 
+    def test_explain_needs_no_gpu(self):
+        found = {b["name"]: b for b in self.json_of("list")["backends"]}
+        if "cuda" not in found:
+            self.skipTest("this build has no CUDA backend")
+        case = self.json_of("explain", SMALL, "--backend", "cuda", "--threads", 1, "--host-file", self.host)["cases"][0]
+        self.assertEqual([p["backend"] for p in case["plans"]], ["cuda", "cuda"])
+        for plan in case["plans"]:
+            self.assertNotIn(plan["strategy"], ("", "none"))
+            self.assertEqual("as on an NVIDIA H200" in plan["reason"], not found["cuda"]["available"])
+
     def test_explain(self):
         case = self.json_of("explain", "n2c3h9w8k3l2_f32_s2", "--threads", 1, "--host-file", self.host)["cases"][0]
         self.assertEqual([(s["height"], s["width"]) for s in case["shapes"]], [(9, 8), (5, 4), (3, 2)])

@@ -10,9 +10,6 @@
 namespace wtconv::cuda {
 namespace {
 
-constexpr DeviceLimits h200{
-    .major = 9, .minor = 0, .multiprocessors = 132, .shared_per_block = 232448, .shared_per_multiprocessor = 233472};
-
 TEST(CudaChooser, NamesItsChoiceAndWhyNotTheOthers) {
   const auto strategy = [](const Problem& p) { return std::string(choose_apply(p, h200).strategy->name()); };
   const Problem stage{.batch = 64, .channels = 96, .height = 56, .width = 56, .kernel = 5, .levels = 5};

@@ -1,10 +1,14 @@
 # Installs libwtconv, moves the prefix, and builds and runs consumer/ against it. `build` is the tree to install from;
-# with `shared` it is made first, for a shared library.
+# with `shared` it is made first, for shared libraries. `components` are asked for: `cuda`, or none.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 file(REMOVE_RECURSE ${work})
+set(cuda OFF)
+if("cuda" IN_LIST components)
+  set(cuda ON)
+endif()
 if(shared)
   run(${CMAKE_COMMAND}
       -S ${source}
@@ -13,7 +17,7 @@ if(shared)
       -D BUILD_SHARED_LIBS=ON
       -D WTCONV_BUILD_TOOL=OFF
       -D WTCONV_BUILD_TESTS=OFF
-      -D WTCONV_CUDA=OFF)
+      -D WTCONV_CUDA=${cuda})
   run(${CMAKE_COMMAND} --build ${build})
 endif()
 run(${CMAKE_COMMAND} --install ${build} --prefix ${work}/built)
@@ -32,7 +36,11 @@ run(${CMAKE_COMMAND}
     ${options}
     -D CMAKE_PREFIX_PATH=${work}/moved
     -D version=${version}
+    -D "components=${components}"
     -D readme=${work}/readme.cpp)
 run(${CMAKE_COMMAND} --build ${work}/consumer)
 run(${work}/consumer/consumer)
 run(${work}/consumer/readme)
+if(cuda)
+  run(${work}/consumer/with_cuda)
+endif()

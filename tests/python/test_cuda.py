@@ -10,7 +10,8 @@ from wtconv import reference
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device here, no GPU test ran", allow_module_level=True)
 if not any(b.name == "cuda" and not b.unavailable for b in wtconv.backends()):
-    pytest.skip("this build has no CUDA backend that can run", allow_module_level=True)
+    why = wtconv._ops.CUDA_MISSING or next(b.unavailable for b in wtconv.backends() if b.name == "cuda")
+    pytest.skip(f"no CUDA backend that can run: {why}", allow_module_level=True)
 
 # batch, channels, height, width, kernel, levels: one for each strategy
 SHAPES = [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wtconv
 from wtconv import _ops
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -35,6 +36,47 @@ def test_binary_needs_only_the_stable_abi():
     assert not used & {name for part in later for name in re.findall(r"\btorch_\w+(?=\()", part)}
     exported = run("nm", "-D", "--defined-only", "-C", _ops.LIBRARY)
     assert not [line for line in exported.splitlines() if " T " in line and "wtconv" not in line], exported
+
+
+def test_operators_need_no_cuda():
+    """CUDA code is in a file of its own, which takes the core from the operators' file: one registry."""
+    sections = run("readelf", "-SWd", _ops.LIBRARY)
+    assert "nv_fatbin" not in sections and not re.findall(r"NEEDED.*cuda", sections), sections
+    plugin = _ops.LIBRARY.with_name("_wtconv_cuda.so")
+    if not plugin.exists():
+        pytest.skip("this build has no CUDA backend; what concerns the operators' file was tested")
+    sections = run("readelf", "-SWd", plugin)
+    assert "nv_fatbin" in sections and "NEEDED" in sections
+    assert re.findall(r"NEEDED.*\[(_wtconv.*)\]", sections) == ["_wtconv.so"], sections
+    assert not re.findall(r"NEEDED.*cuda", sections), sections
+    assert " U wtconv::register_backend" in run("nm", "-C", "-D", plugin)
+    assert "T wtconv::register_backend" not in run("nm", "-C", plugin)
+
+
+CUDA_FILES = {
+    "none": ("not in this build", ""),
+    "not a library": ("cannot be loaded", "no library"),
+}
+
+
+@pytest.mark.parametrize("name", CUDA_FILES)
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch has no CUDA")
+def test_a_missing_cuda_backend_is_no_error(tmp_path, name):
+    """Import works, show() says why the backend is not there."""
+    reason, text = CUDA_FILES[name]
+    package = tmp_path / "wtconv"
+    shutil.copytree(_ops.LIBRARY.parent, package)
+    for source in Path(wtconv.__file__).parent.glob("*.*"):
+        if source.suffix in (".py", ".json") and not (package / source.name).exists():
+            shutil.copy(source, package)
+    (package / "_wtconv_cuda.so").unlink(missing_ok=True)
+    if text:
+        (package / "_wtconv_cuda.so").write_text(text)
+    program = "import wtconv; wtconv.show(); wtconv.self_check()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    out = run(sys.executable, "-c", program, cwd=tmp_path, env=environment)
+    assert str(package) in out and "backend cpu agrees" in out
+    assert re.search(f"^backend cuda: .*{reason}", out, re.M), out
 
 
 def test_one_file_for_every_python():

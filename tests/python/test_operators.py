@@ -386,3 +386,42 @@ def test_extreme_values():
     w = torch.ones(1, 1, 3, 3)
     y = wtconv.functional.wtconv2d(x, w, None, torch.ones(1))
     assert torch.isnan(y).sum() == 9 and torch.isnan(y[0, 0, 2:5, 2:5]).all()
+
+
+@pytest.mark.nightly
+def test_past_2_31_elements_in_one_plane():
+    """Offsets in memory past 2^31, forward and backward: the last corner is that of a small image."""
+    size, corner, part = 46352, 128, 512
+    cut = size - part
+    a, b = torch.randn(size).half(), torch.randn(size).half()
+    x = torch.add(a[:, None], b)[None, None].requires_grad_()
+    assert x.numel() > 2**31 and x.is_contiguous()
+    (_, *parameters), _ = random_inputs(1, 1, 8, 8, 3, 2, parameters=torch.float32)
+    small = x.detach()[..., cut:, cut:].clone().requires_grad_()
+    dy = torch.randn(part // 8, part // 8).half()
+    results = []
+    for image, stride in ((x, 8), (small, 8)):
+        y = operator(stride)(*grouped([image, *parameters]))
+        whole = torch.zeros_like(y)
+        whole[..., -len(dy) :, -len(dy) :] = dy
+        (dx,) = torch.autograd.grad(y, image, whole)
+        results.append((y[..., -corner // 8 :, -corner // 8 :].clone(), dx[..., -corner:, -corner:].clone()))
+        del y, whole, dx
+    assert results[0][0].abs().max() > 0 and results[0][1].abs().max() > 0
+    assert bits_equal(*results)
+
+
+@pytest.mark.nightly
+def test_past_2_31_elements_in_many_planes():
+    """x is one image many times: every result is that image's."""
+    inputs, dy = random_inputs(1, 1, 64, 64, 3, 2, 32, dtype=torch.float16, parameters=torch.float32)
+    one = inputs[0]
+    many = one.expand(2**19 + 1, -1, -1, -1)
+    assert many.numel() > 2**31
+    y = operator(32)(many, *grouped(inputs)[1:])
+    assert torch.equal(y, operator(32)(one, *grouped(inputs)[1:]).expand_as(y))
+    mask = 1 << 1 | 1 << 5  # weights alone: sums over all planes, so many times those of one up to rounding
+    sums = _ops._backward(dy.expand(len(many), -1, -1, -1), many, *grouped(inputs)[1:], 32, mask, "")
+    alone = _ops._backward(dy, one, *grouped(inputs)[1:], 32, mask, "")
+    for s, a in zip(sums, alone, strict=True):
+        torch.testing.assert_close(s / len(many), a, rtol=1e-4, atol=1e-5)

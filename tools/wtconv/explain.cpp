@@ -93,8 +93,13 @@ void print_shapes(const Problem& p) {
 void explain(const harness::Case& c, const Arguments& a, const Machine& host, Json* out) {
   const Problem& p = c.problem;
   Options options{.backend = a.backend, .threads = a.threads, .reformulations = a.reformulations};
-  if (const Backend* named = find_backend(a.backend)) options.device = named->device();
-  const Choice choice = choose_backend(p, options);
+  const Backend* named = find_backend(a.backend);
+  if (named) options.device = named->device();
+  Choice choice = choose_backend(p, options);
+  if (named && !named->available().ok() && named->can_run(p).ok()) {
+    // What it would do does not need its device.
+    choice = {named, {}, a.backend + " cannot run here: " + named->available().message()};
+  }
   require(choice.status);
   std::vector<Pass> passes;
   if (a.pass != "backward") passes.push_back(Pass::forward);
@@ -102,7 +107,7 @@ void explain(const harness::Case& c, const Arguments& a, const Machine& host, Js
   std::vector<Entry> chosen, others;
   Json refusals = Json::array();
   for (const Backend* b : backends()) {
-    Status s = b->available();
+    Status s = b == choice.backend ? Status{} : b->available();
     if (s.ok()) s = b->can_run(p);
     if (!s.ok()) {
       refusals.push_back({{"backend", b->name()}, {"reason", s.message()}});
