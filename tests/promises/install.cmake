@@ -6,7 +6,7 @@ endfunction()
 
 file(REMOVE_RECURSE ${work})
 set(cuda OFF)
-if("cuda" IN_LIST components)
+if(components STREQUAL "cuda")
   set(cuda ON)
 endif()
 if(shared)
