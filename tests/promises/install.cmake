@@ -1,5 +1,7 @@
 # Installs libwtconv, moves the prefix, and builds and runs consumer/ against it. `build` is the tree to install from;
 # with `shared` it is made first, for shared libraries. `components` are asked for: `cuda`, or none.
+cmake_minimum_required(VERSION 3.25)
+
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
