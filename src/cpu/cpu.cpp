@@ -2,6 +2,7 @@
 // happen in rings of rows that stay in cache.
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "core/builtin.hpp"
@@ -20,9 +21,15 @@ constexpr std::size_t alignment = 4096;  // of each thread's scratch: no page is
 
 std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
+// A call asks three times (size of the workspace, check of it, run), so each thread keeps its last answers: of a tiny
+// call the search would be a tenth.
 Geometry geometry_for(const Problem& p, bool sums) {
   const cpu::Engine& e = cpu::engine();
-  return cpu::make_geometry(p, compute_type(p.dtype) == DType::f64 ? e.lanes_f64 : e.lanes_f32, sums);
+  const int lanes = compute_type(p.dtype) == DType::f64 ? e.lanes_f64 : e.lanes_f32;
+  thread_local std::optional<Geometry> last[2];
+  std::optional<Geometry>& g = last[sums];
+  if (!g || g->lanes != lanes || g->problem != p) g = cpu::make_geometry(p, lanes, sums);
+  return *g;
 }
 
 int threads_for(const Geometry& g, const Options& options) {
