@@ -21,7 +21,7 @@ struct LaneMap {
   static constexpr int v = static_cast<int>(lanes_of<T>());
 
   // Tensors whose rows are contiguous are transposed block by block; with channels contiguous (channels_last) a
-  // vector is one load; anything else goes element by element.
+  // vector is one load; anything else is gathered lane by lane, element by element where it has to be.
   enum class Order { rows, channels, any };
 
   LaneMap(const cpu::Geometry& g, const ConstTensorView& view, int stride) : geometry(g), stride(stride) {
@@ -58,6 +58,12 @@ struct LaneMap {
       first_column[i] = first;
       full = full && columns[i] == g.width[0];
     }
+    constexpr std::int64_t limit = std::int64_t{1} << (8 * sizeof(T) - 2);
+    gathers = full && stride == 1;
+    for (int i = 0; i < v; ++i) {
+      gathers = gathers && offset[i] < limit && offset[i] > -limit;
+      index[i] = static_cast<Index>(offset[i]);
+    }
   }
 
   // Cache lines that `rows` rows of one lane's image touch.
@@ -76,6 +82,7 @@ struct LaneMap {
   int stride;
   Order order;
   bool full;          // every lane has an image as wide as its strip
+  bool gathers;       // and their offsets fit the indices of a gather
   bool whole_rows;    // consecutive rows of a lane are one contiguous run
   bool bypass_cache;  // so large that what is written will not be read from cache
   std::int64_t row_stride, column_stride, channel_stride, batch_stride, width;
@@ -92,6 +99,8 @@ struct LaneMap {
   static constexpr std::int64_t line = 64;
   static constexpr std::int64_t bypass_threshold = std::int64_t{128} << 20;
   std::int64_t offset[v], columns[v], first_column[v];
+  using Index = hwy::MakeSigned<T>;
+  HWY_ALIGN Index index[v];  // offset, as a gather takes it
 };
 
 // Asks for the lines that load_rows will read, or store_rows will write, next: a few at a time between arithmetic, so
@@ -282,6 +291,16 @@ void load_rows(const LaneMap<T>& map, std::int64_t first, std::int64_t rows, Row
         hn::Store(load_lanes<S, T>(from + q * map.column_stride, n), d, to + q * v);
       }
     }
+  } else if (std::is_same_v<S, T> && map.gathers) {
+    const hn::RebindToSigned<Tag<T>> integers;
+    const auto index = hn::Load(integers, map.index);
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      T* to = row(r);
+      const T* from = reinterpret_cast<const T*>(data) + r * map.row_stride;
+      for (std::int64_t q = 0; q < width; ++q) {
+        hn::Store(hn::GatherIndex(d, from + q * map.column_stride, index), d, to + q * v);
+      }
+    }
   } else {
     const std::int64_t s = map.stride;
     for (std::int64_t r = first; r < first + rows; ++r) {
@@ -336,6 +355,15 @@ void store_rows(const LaneMap<T>& map, std::int64_t first, std::int64_t rows, co
       S* to = data + map.offset[0] + r * map.row_stride;
       for (std::int64_t q = 0; q < width; ++q, from += v) {
         store_lanes<S, T>(hn::Load(d, from), to + q * map.column_stride, n, map.bypass_cache);
+      }
+    }
+  } else if (std::is_same_v<S, T> && map.gathers) {
+    const hn::RebindToSigned<Tag<T>> integers;
+    const auto index = hn::Load(integers, map.index);
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      T* to = reinterpret_cast<T*>(data) + r * map.row_stride;
+      for (std::int64_t q = 0; q < width; ++q, from += v) {
+        hn::ScatterIndex(hn::Load(d, from), d, to + q * map.column_stride, index);
       }
     }
   } else {
