@@ -15,7 +15,7 @@ std::string not_on_chip(const Problem& p);
 
 // Calls Launch<dtype, kernel>::run(call, stream): one unit for each pair.
 template <template <DType, int> class Launch, class Call>
-cudaError_t dispatch_unit(const Call& call, cudaStream_t stream) {
+cudaError_t dispatch_unit(Call& call, cudaStream_t stream) {
   const auto sized = [&]<DType dtype>() {
     switch (call.kernel) {
       case 3:

@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/launch.hpp"
+#include "cuda/neighbours.hpp"
 #include "cuda/on_chip.hpp"
 #include "cuda/strategy.hpp"
 #include "cuda/tuning/resident.hpp"
@@ -38,6 +39,11 @@ int fill_block(const Problem& p, const DeviceLimits& limits, Measure&& measure) 
     if (threads > full_block || 2 * bytes > std::size_t(limits.shared_per_multiprocessor)) break;
   }
   return planes;
+}
+
+// Whether blocks of neighbouring channels take these images, with `bytes` of shared memory each.
+bool goes_together(const Image& a, const Image& b, const Problem& p, std::size_t bytes, const DeviceLimits& limits) {
+  return wants_neighbours(a, b, p, limits) && bytes <= std::size_t(limits.shared_per_block);
 }
 
 struct Apply {
@@ -94,7 +100,11 @@ struct Gradient {
     most_blocks = std::int64_t{std::max(blocks, 1)} * limits.multiprocessors;
     work.blocks = std::clamp<std::int64_t>(work.items(), 1, most_blocks);
   }
-  std::int64_t partial_bytes(const Problem& p) const { return 4 * work.slots() * partial_size(p.kernel, p.levels); }
+  // The work of blocks of neighbouring channels; fewer of them may run at once.
+  Work work_together() const { return in_groups(work, neighbours, most_blocks / neighbours, false); }
+  std::int64_t partial_bytes(const Problem& p) const {
+    return 4 * std::max(work.slots(), work_together().slots()) * partial_size(p.kernel, p.levels);
+  }
 };
 
 template <DType dtype, int kernel>
@@ -105,7 +115,7 @@ struct LaunchApply {
 };
 template <DType dtype, int kernel>
 struct LaunchGradient {
-  static cudaError_t run(const ResidentGradientCall& call, cudaStream_t s) {
+  static cudaError_t run(ResidentGradientCall& call, cudaStream_t s) {
     return launch_resident_gradient_as<dtype, kernel>(call, s);
   }
 };
@@ -142,46 +152,59 @@ class Resident final : public Strategy {
   Status apply(const ApplyCall& call, Workspace, const DeviceLimits& limits, cudaStream_t stream) const override {
     const Problem& p = call.problem;
     const Apply plan(p, limits);
-    const ResidentCall run{.dtype = p.dtype,
-                           .kernel = p.kernel,
-                           .shape = plan.shape,
-                           .layout = plan.layout,
-                           .channels = p.channels,
-                           .multiprocessors = limits.multiprocessors,
-                           .args = {.in = call.in,
-                                    .out = call.out,
-                                    .filters = call.filters,
-                                    .batch = p.batch,
-                                    .piece = copy_piece(call.in, p.dtype, p.height, p.width),
-                                    .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
+    const ResidentCall run{
+        .dtype = p.dtype,
+        .kernel = p.kernel,
+        .shape = plan.shape,
+        .together = goes_together(call.in, call.out, p, resident_memory(plan.layout, p.dtype, true), limits),
+        .layout = plan.layout,
+        .multiprocessors = limits.multiprocessors,
+        .args = {.in = call.in,
+                 .out = call.out,
+                 .filters = call.filters,
+                 .batch = p.batch,
+                 .channels = p.channels,
+                 .whole_words_in = has_whole_words(call.in, p),
+                 .whole_words_out = has_whole_words(call.out, p),
+                 .piece = copy_piece(call.in, p.dtype, p.height, p.width),
+                 .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
     return check(dispatch_unit<LaunchApply>(run, stream), "resident: launching the kernel");
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits, cudaStream_t stream,
                   FinishArgs& finish) const override {
     const Problem& p = call.problem;
-    Gradient plan(p, limits);
-    plan.work.blocks =
-        choose_blocks(plan.work, plan.most_blocks, channels_innermost(call.x) || channels_innermost(call.dy));
-    const ResidentGradientCall run{.dtype = p.dtype,
-                                   .kernel = p.kernel,
-                                   .shape = plan.shape,
-                                   .x = plan.x,
-                                   .dy = plan.dy,
-                                   .args = {.x = call.x,
-                                            .dy = call.dy,
-                                            .work = plan.work,
-                                            .batch = p.batch,
-                                            .piece_x = copy_piece(call.x, p.dtype, p.height, p.width),
-                                            .piece_dy = copy_piece(call.dy, p.dtype, p.height, p.width),
-                                            .first_level = call.first_level,
-                                            .base = call.base,
-                                            .partials = static_cast<float*>(workspace.data)}};
-    if (plan.work.items() > 0) {
+    const Gradient plan(p, limits);
+    ResidentGradientCall run{
+        .dtype = p.dtype,
+        .kernel = p.kernel,
+        .shape = plan.shape,
+        .together = goes_together(call.x, call.dy, p, resident_gradient_memory(plan.x, plan.dy, p.dtype, true), limits),
+        .x = plan.x,
+        .dy = plan.dy,
+        .args = {.x = call.x,
+                 .dy = call.dy,
+                 .work = plan.work,
+                 .batch = p.batch,
+                 .channels = p.channels,
+                 .whole_words_x = has_whole_words(call.x, p),
+                 .whole_words_dy = has_whole_words(call.dy, p),
+                 .piece_x = copy_piece(call.x, p.dtype, p.height, p.width),
+                 .piece_dy = copy_piece(call.dy, p.dtype, p.height, p.width),
+                 .first_level = call.first_level,
+                 .base = call.base,
+                 .partials = static_cast<float*>(workspace.data)}};
+    Work& work = run.args.work;
+    if (run.together) {
+      work = plan.work_together();
+    } else {
+      work.blocks = choose_blocks(work, plan.most_blocks, channels_innermost(call.x) || channels_innermost(call.dy));
+    }
+    if (work.items() > 0) {
       const Status s = check(dispatch_unit<LaunchGradient>(run, stream), "resident: launching the weight gradient");
       if (!s.ok()) return s;
     }
-    finish.partials[finish.count++] = {workspace.data, DType::f32, plan.work, call.first_level, p.levels};
+    finish.partials[finish.count++] = {workspace.data, DType::f32, work, call.first_level, p.levels};
     return {};
   }
 };
@@ -189,22 +212,25 @@ class Resident final : public Strategy {
 }  // namespace
 
 namespace {
-std::size_t staged_bytes(const Layout& layout, DType dtype) {
-  const std::int64_t plane = std::int64_t{layout.level[0].height} * layout.level[0].width * size_of(dtype);
-  return static_cast<std::size_t>(layout.total.planes * ((plane + 15) / 16 * 16));
+std::size_t staged_bytes(const Layout& layout, DType dtype, bool together) {
+  const int height = layout.level[0].height, width = layout.level[0].width, planes = layout.total.planes;
+  const int element = static_cast<int>(size_of(dtype));
+  if (together) return static_cast<std::size_t>(shares_bytes(height, width, planes, element));
+  return static_cast<std::size_t>(planes) * ((std::size_t(height) * width * element + 15) / 16 * 16);
 }
 }  // namespace
 
-std::size_t resident_memory(const Layout& layout, DType dtype) {
+std::size_t resident_memory(const Layout& layout, DType dtype, bool together) {
   const LayoutTotals& t = layout.total;
   const std::size_t words = std::size_t(t.planes) * t.words + t.slack + filter_count(t.levels) * filter_words(t.kernel);
-  return 4 * words + 8 * std::size_t(t.threads) + staged_bytes(layout, dtype);
+  const int results = together ? shares_bytes(layout.level[0].height, layout.level[0].width, t.planes, 4) : 0;
+  return 4 * words + 8 * std::size_t(t.threads) + staged_bytes(layout, dtype, together) + results;
 }
 
-std::size_t resident_gradient_memory(const Layout& x, const Layout& dy, DType dtype) {
+std::size_t resident_gradient_memory(const Layout& x, const Layout& dy, DType dtype, bool together) {
   return 4 * (std::size_t(gradient_arena_words(x.total, x.total.kernel)) +
               std::size_t(dy.total.planes) * dy.total.words) +
-         2 * staged_bytes(x, dtype);
+         2 * staged_bytes(x, dtype, together);
 }
 
 const Strategy& resident_strategy() {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cuda/layout.hpp"
+#include "cuda/neighbours.hpp"
 #include "cuda/strategy.hpp"
 #include "cuda/work.hpp"
 
@@ -86,6 +87,109 @@ TEST(CudaWork, CoversEveryItemOnceAndSlotsAreUnique) {
     }
     EXPECT_EQ(expected, work.items());
   }
+}
+
+// By groups of channels and parts of the batch: every plane of every channel comes once, and the partials of a channel
+// (as the closing kernel finds them) are those that its blocks write.
+TEST(CudaWork, GroupsOfChannelsCoverEverythingOnce) {
+  for (const auto& [per_channel, channels, most] : {std::tuple<int, int, int>{64, 96, 45},
+                                                    {5, 100, 3},
+                                                    {1, 7, 16},
+                                                    {37, 9, 50},
+                                                    {3, 800, 40},
+                                                    {64, 8, 1},
+                                                    {0, 9, 3}}) {
+    const Work work = in_groups({.per_channel = per_channel, .channels = channels}, 8, most, most % 2 == 1);
+    const int groups = (channels + 7) / 8;
+    EXPECT_LE(work.blocks, std::max(most, 1));
+    if (per_channel > 0) EXPECT_EQ(work.groups(), groups);
+    std::set<std::pair<int, int>> places;
+    std::set<std::int64_t> written, read;
+    for (std::int64_t block = 0; block < work.blocks; ++block) {
+      Cursor at(work, work.first(block));
+      for (std::int64_t n = work.first(block); n < work.first(block + 1); ++n, at.advance(work)) {
+        const Place place = place_in_groups(work, at);
+        EXPECT_LT(place.channel, groups);
+        EXPECT_TRUE(places.insert({place.channel, place.item}).second);
+        for (int member = 0; member < 8; ++member) written.insert(work.slot(block, at.channel, member));
+      }
+    }
+    for (int g = 0; g < groups; ++g) {
+      for (int i = 0; i < per_channel; ++i) EXPECT_TRUE(places.count({g, i})) << "group " << g << " item " << i;
+    }
+    for (std::int64_t c = 0; c < 8 * groups && per_channel > 0; ++c) {
+      for (std::int64_t at = c / 8; at < work.channels; at += groups) {
+        const std::int64_t last = work.owner((at + 1) * work.per_channel - 1);
+        for (std::int64_t block = work.owner(at * work.per_channel); block <= last; ++block) {
+          EXPECT_TRUE(read.insert(work.slot(block, at, c % 8)).second);
+          EXPECT_LT(work.slot(block, at, c % 8), work.slots());
+        }
+      }
+    }
+    EXPECT_EQ(read, written);
+  }
+}
+
+// Every row of every plane belongs to one block's share; the images of a share do not overlap; the words that a warp
+// copies at once lie on different banks.
+TEST(CudaNeighbours, SharesCoverThePlanes) {
+  for (int element : {2, 4}) {
+    const int images = neighbours / word_channels(element), pixels = 32 / images;
+    for (const auto& [h, w, planes] :
+         {std::tuple{56, 56, 1}, {28, 28, 2}, {14, 14, 4}, {7, 7, 16}, {1, 1, 1}, {55, 53, 1}, {3, 200, 2}}) {
+      const Shares s = make_shares(h, w, planes, element);
+      EXPECT_GE(s.rows * neighbours, planes * h);
+      EXPECT_EQ(s.image % 4, 0);
+      EXPECT_GE(s.image, s.rows * w);
+      EXPECT_EQ(shares_bytes(h, w, planes, element), 4 * images * s.image);
+      std::set<int> banks;
+      for (int i = 0; i < images; ++i) {
+        for (int pixel = 0; pixel < pixels; ++pixel) banks.insert((i * s.image + pixel) % 32);
+      }
+      EXPECT_EQ(banks.size(), 32u);
+    }
+  }
+}
+
+TEST(CudaNeighbours, TakesChannelsThatLieCloserThanPixels) {
+  const Problem p{.batch = 2, .channels = 96, .height = 56, .width = 56, .kernel = 5, .levels = 5};
+  const Image pixels{.batch = 96 * 56 * 56, .channel = 1, .row = 96 * 56, .column = 96};
+  const Image planes{.batch = 96 * 56 * 56, .channel = 56 * 56, .row = 56, .column = 1};
+  EXPECT_TRUE(wants_neighbours(pixels, pixels, p, h200));
+  EXPECT_TRUE(wants_neighbours(pixels, planes, p, h200));
+  EXPECT_TRUE(wants_neighbours(planes, pixels, p, h200));
+  EXPECT_FALSE(wants_neighbours(planes, planes, p, h200));
+  DeviceLimits older = h200;
+  older.major = 8;
+  EXPECT_FALSE(wants_neighbours(pixels, pixels, p, older)) << "no clusters";
+  Problem few = p;
+  few.channels = least_neighbours - 1;
+  EXPECT_FALSE(wants_neighbours(pixels, pixels, few, h200)) << "most blocks of a cluster would idle";
+  Image far = pixels;
+  far.row = std::int64_t{1} << 28;
+  EXPECT_FALSE(wants_neighbours(far, pixels, p, h200)) << "offsets past 32 bits";
+}
+
+TEST(CudaNeighbours, WholeWordsNeedPairsOfChannels) {
+  Problem p{.batch = 2, .channels = 96, .height = 14, .width = 14, .kernel = 5, .levels = 3, .dtype = DType::f16};
+  Image i{.batch = 96 * 14 * 14, .channel = 1, .row = 96 * 14, .column = 96};
+  EXPECT_TRUE(has_whole_words(i, p));
+  i.data = reinterpret_cast<void*>(2);
+  EXPECT_FALSE(has_whole_words(i, p));
+  p.dtype = DType::f32;
+  EXPECT_TRUE(has_whole_words(i, p));
+  p.dtype = DType::bf16;
+  i.data = nullptr;
+  for (auto member : {&Image::batch, &Image::row, &Image::column}) {
+    Image odd = i;
+    ++(odd.*member);
+    EXPECT_FALSE(has_whole_words(odd, p));
+  }
+  p.channels = 95;
+  EXPECT_FALSE(has_whole_words(i, p));
+  p.channels = 96;
+  i.step = 2;
+  EXPECT_FALSE(has_whole_words(i, p));
 }
 
 TEST(CudaWork, LockstepGivesEveryChannelAsManyBlocks) {

@@ -24,19 +24,24 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
   const std::int64_t size = partial_size(p.kernel, from.levels);
   const Filters& in = p.filters;
   const double scale = load_any<double>(in.scale[level], in.dtype, row);
-  // Partials of channel c: those of the blocks between its first and last item.
-  std::int64_t first = 0, last = -1;
-  if (from.work.per_channel > 0) {
-    first = from.work.owner(c * from.work.per_channel);
-    last = from.work.owner((c + 1) * from.work.per_channel - 1);
-  }
+  // Adds up f(slot) over the partials of channel c: those of the blocks between its first and last item, part by part.
+  const auto add_partials = [&](auto&& f) {
+    const Work& work = from.work;
+    double sum = 0;
+    if (work.per_channel == 0) return sum;
+    for (std::int64_t at = c / work.together; at < work.channels; at += work.channels / work.parts) {
+      const std::int64_t last = work.owner((at + 1) * work.per_channel - 1);
+      for (std::int64_t block = work.owner(at * work.per_channel); block <= last; ++block) {
+        sum += f(work.slot(block, at, static_cast<int>(c % work.together)));
+      }
+    }
+    return sum;
+  };
   const int wanted = taps + (f == 0 ? 1 : 0);  // the base filter's block also adds up dy
   for (int t = threadIdx.x; t < wanted; t += threads) {
     const std::int64_t at = t == taps ? size - 1 : std::int64_t{filter_there} * taps + t;
-    double sum = 0;
-    for (std::int64_t block = first; block <= last; ++block) {
-      sum += load_any<double>(from.data, from.dtype, from.work.slot(block, c) * size + at);
-    }
+    const double sum =
+        add_partials([&](std::int64_t slot) { return load_any<double>(from.data, from.dtype, slot * size + at); });
     if (t == taps) {
       if (p.gradients.bias) store_any(p.gradients.bias, in.dtype, c, scale * sum);
       products[t] = in.bias ? load_any<double>(in.bias, in.dtype, c) * sum : 0.0;

@@ -9,6 +9,7 @@
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/items.cuh"
 #include "cuda/kernels/launch.hpp"
+#include "cuda/kernels/neighbours.cuh"
 #include "cuda/kernels/pyramid.cuh"
 #include "cuda/kernels/transfer.cuh"
 
@@ -136,48 +137,58 @@ __device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, c
   __syncthreads();
 }
 
-template <class T, int kernel, class PlaneX, class PlaneDy>
+// `together`: as in resident_kernel.
+template <class T, int kernel, bool together, class PlaneX, class PlaneDy>
 __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
     resident_gradient_kernel(const __grid_constant__ ResidentGradientArgs p, const __grid_constant__ PlaneX px,
                              const __grid_constant__ PlaneDy pd) {
+  if constexpr (together && !has_clusters) return;
   extern __shared__ __align__(128) float memory[];
   __shared__ __align__(8) std::uint64_t arrived[2];
   const auto total = px.total();
   const int threads = total.threads, height = px.at(Int<0>{}).height, width = px.at(Int<0>{}).width;
+  const int stage_bytes =
+      together ? shares_bytes(height, width, total.planes, sizeof(T)) : total.planes * staged_plane<T>(height, width);
   const int words_x = gradient_arena_words(total, kernel), words_dy = total.planes * pd.total().words;
   float* const arena_x = memory;
   float* const arena_dy = arena_x + words_x;
   char* const staged = reinterpret_cast<char*>(arena_dy + words_dy);
-  Stage<T> stage_x(staged, &arrived[0], height, width, p.piece_x);
-  Stage<T> stage_dy(staged + total.planes * staged_plane<T>(height, width), &arrived[1], height, width, p.piece_dy);
+  auto stage_x = make_stage<T, together>(px, staged, &arrived[0], p.piece_x, p.whole_words_x);
+  auto stage_dy = make_stage<T, together>(px, staged + stage_bytes, &arrived[1], p.piece_dy, p.whole_words_dy);
   for (int i = thread_index(); i < words_x + words_dy; i += threads) memory[i] = 0.f;
 
   GradientItem own = find_gradient_item(px, pd, thread_index());
   if (!p.base && own.filter == 0) own.filter = -1;
   GradientSums<kernel> sums;
   sums.clear();
-  Cursor at(p.work, p.work.first(blockIdx.x));
-  const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
+  const std::int64_t worker = together ? blockIdx.x / neighbours : blockIdx.x;
+  Cursor at(p.work, p.work.first(worker));
+  const std::int64_t count = p.work.first(worker + 1) - p.work.first(worker);
+  const auto place_of = [&](const Cursor& item) {
+    if constexpr (together) return place_in_groups(p.work, item);
+    return Place{item.channel, item.group};
+  };
   const auto fetch = [&](const Cursor& next) {
-    const int first = next.group * total.planes;
+    const Place place = place_of(next);
+    const int first = place.item * total.planes;
     const int planes = min(total.planes, static_cast<int>(p.batch) - first);
     const int t = thread_index();
-    stage_x.fetch(
-        planes, [&](int k) { return plane_of<T>(p.x, first + k, next.channel); }, p.x, t, threads);
-    stage_dy.fetch(
-        planes, [&](int k) { return plane_of<T>(p.dy, first + k, next.channel); }, p.dy, t, threads);
+    stage_x.fetch(p.x, first, planes, place.channel, p.channels, t, threads);
+    stage_dy.fetch(p.dy, first, planes, place.channel, p.channels, t, threads);
   };
   __syncthreads();
   if (count > 0) fetch(at);
   for (std::int64_t n = 0; n < count; ++n) {
     stage_x.wait();
-    stage_dy.wait();
-    __syncthreads();
+    if constexpr (!together) {
+      stage_dy.wait();
+      __syncthreads();
+    }
     // Planes that the batch does not fill hold what an earlier group left: they count as zeros.
-    const int planes = min(total.planes, static_cast<int>(p.batch) - at.group * total.planes);
-    const auto load = [&](const Stage<T>& stage) {
+    const int planes = min(total.planes, static_cast<int>(p.batch) - place_of(at).item * total.planes);
+    const auto load = [&](const auto& stage) {
       return [&](int k, int r, int c, float(&v)[4]) {
-        load_row(v, stage.plane(k) + r * width, c, width);
+        stage.load_row(k, r, c, v);
         if (k >= planes) v[0] = v[1] = v[2] = v[3] = 0.f;
       };
     };
@@ -186,30 +197,38 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
     analyse(pd, arena_dy, thread_index() - half, load(stage_dy), [] {});
     deep_analysis(px, arena_x, threads);
     deep_analysis(pd, arena_dy, threads);
-    __syncthreads();
+    stage_x.analysed();
     const int channel = at.channel;
     at.advance(p.work);
     const bool more = n + 1 < count;
     if (more) fetch(at);
     sums.template add<PlaneX::item_rows>(own, arena_x, arena_dy);
     if (more && at.channel == channel) continue;
-    write_partial<kernel>(px, arena_x, sums, p.first_level,
-                          p.partials + p.work.slot(blockIdx.x, channel) * partial_size(kernel, total.levels), threads);
+    const std::int64_t slot = p.work.slot(worker, channel, together ? blockIdx.x % neighbours : 0);
+    write_partial<kernel>(px, arena_x, sums, p.first_level, p.partials + slot * partial_size(kernel, total.levels),
+                          threads);
     sums.clear();
   }
+  if constexpr (together) cluster_sync();
 }
 
-template <DType dtype, int kernel>
-cudaError_t launch_resident_gradient_as(const ResidentGradientCall& call, cudaStream_t stream) {
+template <DType dtype, int kernel, bool together>
+cudaError_t launch_resident_gradient_as(ResidentGradientCall& call, cudaStream_t stream) {
   const auto launch = [&](const auto& x, const auto& dy) {
-    const auto entry =
-        &resident_gradient_kernel<DeviceType<dtype>, kernel, std::decay_t<decltype(x)>, std::decay_t<decltype(dy)>>;
-    const std::size_t shared = resident_gradient_memory(call.x, call.dy, dtype);
-    int per_multiprocessor = 0;
-    if (cudaError_t e = prepare_persistent(entry, call.x.total.threads, shared, per_multiprocessor); e != cudaSuccess) {
-      return e;
+    const auto entry = &resident_gradient_kernel<DeviceType<dtype>, kernel, together, std::decay_t<decltype(x)>,
+                                                 std::decay_t<decltype(dy)>>;
+    const std::size_t shared = resident_gradient_memory(call.x, call.dy, dtype, together);
+    const int threads = call.x.total.threads;
+    Work& work = call.args.work;
+    if constexpr (together) {
+      int clusters = 0;
+      if (cudaError_t e = prepare_clusters(entry, neighbours, threads, shared, clusters); e != cudaSuccess) return e;
+      work.blocks = std::min<std::int64_t>(work.blocks, clusters);
+      return launch_clusters(entry, work.blocks, neighbours, threads, shared, stream, call.args, x, dy);
     }
-    entry<<<static_cast<unsigned>(call.args.work.blocks), call.x.total.threads, shared, stream>>>(call.args, x, dy);
+    int per_multiprocessor = 0;
+    if (cudaError_t e = prepare_persistent(entry, threads, shared, per_multiprocessor); e != cudaSuccess) return e;
+    entry<<<static_cast<unsigned>(work.blocks), threads, shared, stream>>>(call.args, x, dy);
     return launched();
   };
   if (call.shape < 0) return launch(AnyPlane{call.x}, AnyPlane{call.dy});
@@ -217,6 +236,12 @@ cudaError_t launch_resident_gradient_as(const ResidentGradientCall& call, cudaSt
     return launch(FixedPlane<gradient_shapes[i], Use::correlation>{},
                   FixedPlane<gradient_shapes[i], Use::correlated>{});
   });
+}
+
+template <DType dtype, int kernel>
+cudaError_t launch_resident_gradient_as(ResidentGradientCall& call, cudaStream_t stream) {
+  return call.together ? launch_resident_gradient_as<dtype, kernel, true>(call, stream)
+                       : launch_resident_gradient_as<dtype, kernel, false>(call, stream);
 }
 
 }  // namespace wtconv::cuda

@@ -22,10 +22,31 @@ struct PlaneRows {
 
   static constexpr int rounds = (register_channels * size + lanes - 1) / lanes;  // of a warp over a batch entry
 
-  // Planes of neighbouring channels without gaps between them: element i of four planes lies i elements on.
-  __device__ __forceinline__ static bool dense(const Image& image) {
-    return image.step == 1 && image.column == 1 && image.row == width && image.channel == size;
+  // How the elements of a batch entry's four planes lie: without gaps one plane after the other, or pixel by pixel at
+  // one distance. Then the lanes of a warp find their elements without index arithmetic.
+  enum class Order { planes, pixels, any };
+  __device__ __forceinline__ static Order order(const Image& image) {
+    if (image.step != 1) return Order::any;
+    if (image.column == 1 && image.row == width && image.channel == size) return Order::planes;
+    const bool near = image.column <= 1 << 24 && image.channel >= 0;
+    return channels_innermost(image) && near && image.row == width * image.column ? Order::pixels : Order::any;
   }
+
+  // Element i in that order: its word in shared memory, its distance from the first in device memory.
+  template <Order order>
+  struct Place {
+    int channel, word, offset;
+    __device__ __forceinline__ Place(int i, const Image& image) {
+      if constexpr (order == Order::planes) {
+        channel = i / size;
+        word = offset = i;
+      } else {
+        channel = i % register_channels;
+        word = channel * size + i / register_channels;
+        offset = i / register_channels * static_cast<int>(image.column) + channel * static_cast<int>(image.channel);
+      }
+    }
+  };
 
   // Calls f(word, channel, r, c) for the elements of a batch entry that the calling lane moves. Neighbouring lanes take
   // neighbouring addresses, whichever of pixels and channels lies closer together.
@@ -44,9 +65,9 @@ struct PlaneRows {
   __device__ __forceinline__ static void load(float* to, const Image& image, std::int64_t b0, std::int64_t c0,
                                               std::int64_t batch, std::int64_t channels) {
     const int warp = threadIdx.x / lanes, lane = threadIdx.x % lanes;
-    const int elements = size * static_cast<int>(min(std::int64_t{register_channels}, channels - c0));
+    const int planes = static_cast<int>(min(std::int64_t{register_channels}, channels - c0));
     const int entries = static_cast<int>(min(std::int64_t{lanes}, batch - b0));
-    if (dense(image)) {
+    const auto ordered = [&](auto order) {
       constexpr int flight = 4;  // batch entries whose loads are in flight at once
       static_assert(lanes % (register_channels * flight) == 0);
 #pragma unroll 1
@@ -59,7 +80,9 @@ struct PlaneRows {
 #pragma unroll
           for (int k = 0; k < rounds; ++k) {
             const int i = k * lanes + lane;
-            v[n][k] = b < entries && i < elements ? from[i] : narrow<T>(0.f);
+            const Place<decltype(order)::value> at(i, image);
+            const bool there = b < entries && i < register_channels * size && at.channel < planes;
+            v[n][k] = there ? from[at.offset] : narrow<T>(0.f);
           }
         }
 #pragma unroll
@@ -67,15 +90,23 @@ struct PlaneRows {
 #pragma unroll
           for (int k = 0; k < rounds; ++k) {
             const int i = k * lanes + lane;
-            if (i < register_channels * size) to[(first + n * register_channels) * pitch + i] = widen(v[n][k]);
+            const Place<decltype(order)::value> at(i, image);
+            if (i < register_channels * size) to[(first + n * register_channels) * pitch + at.word] = widen(v[n][k]);
           }
         }
       }
-      return;
+    };
+    switch (order(image)) {
+      case Order::planes:
+        return ordered(std::integral_constant<Order, Order::planes>{});
+      case Order::pixels:
+        return ordered(std::integral_constant<Order, Order::pixels>{});
+      case Order::any:
+        break;
     }
     for (int b = warp; b < lanes; b += register_channels) {
       each(image, [&](int word, int channel, int r, int c) {
-        const std::int64_t at = b < entries && c0 + channel < channels ? offset_on_chip(image, r, c) : -1;
+        const std::int64_t at = b < entries && channel < planes ? offset_on_chip(image, r, c) : -1;
         to[b * pitch + word] = at < 0 ? 0.f : widen(plane_of<T>(image, b0 + b, c0 + channel)[at]);
       });
     }
@@ -84,24 +115,33 @@ struct PlaneRows {
   __device__ __forceinline__ static void store(const float* from, const Image& image, std::int64_t b0, std::int64_t c0,
                                                std::int64_t batch, std::int64_t channels) {
     const int warp = threadIdx.x / lanes, lane = threadIdx.x % lanes;
-    const int elements = size * static_cast<int>(min(std::int64_t{register_channels}, channels - c0));
+    const int planes = static_cast<int>(min(std::int64_t{register_channels}, channels - c0));
     const int entries = static_cast<int>(min(std::int64_t{lanes}, batch - b0));
-    const bool plain = dense(image);
-    for (int b = warp; b < entries; b += register_channels) {
-      if (plain) {
+    const auto ordered = [&](auto order) {
+      for (int b = warp; b < entries; b += register_channels) {
         T* const to = plane_of<T>(image, b0 + b, c0);
 #pragma unroll
         for (int k = 0; k < rounds; ++k) {
           const int i = k * lanes + lane;
-          if (i < elements) to[i] = narrow<T>(from[b * pitch + i]);
+          const Place<decltype(order)::value> at(i, image);
+          if (i < register_channels * size && at.channel < planes) to[at.offset] = narrow<T>(from[b * pitch + at.word]);
         }
-      } else {
-        each(image, [&](int word, int channel, int r, int c) {
-          if (c0 + channel >= channels) return;
-          const std::int64_t at = offset_on_chip(image, r, c);
-          if (at >= 0) plane_of<T>(image, b0 + b, c0 + channel)[at] = narrow<T>(from[b * pitch + word]);
-        });
       }
+    };
+    switch (order(image)) {
+      case Order::planes:
+        return ordered(std::integral_constant<Order, Order::planes>{});
+      case Order::pixels:
+        return ordered(std::integral_constant<Order, Order::pixels>{});
+      case Order::any:
+        break;
+    }
+    for (int b = warp; b < entries; b += register_channels) {
+      each(image, [&](int word, int channel, int r, int c) {
+        if (channel >= planes) return;
+        const std::int64_t at = offset_on_chip(image, r, c);
+        if (at >= 0) plane_of<T>(image, b0 + b, c0 + channel)[at] = narrow<T>(from[b * pitch + word]);
+      });
     }
   }
 

@@ -13,7 +13,8 @@ struct ResidentArgs {
   Image in, out;
   Filters filters;
   Work work{};  // groups of planes
-  std::int64_t batch = 0;
+  std::int64_t batch = 0, channels = 0;
+  bool whole_words_in = false, whole_words_out = false;  // as has_whole_words (cuda/neighbours.hpp)
   int piece = 0;   // bytes of one asynchronous copy: 16 or 4; 0: element by element
   int vector = 1;  // elements of one store: 4 or 2; 1: element by element
 };
@@ -21,9 +22,9 @@ struct ResidentArgs {
 struct ResidentCall {
   DType dtype = DType::f32;
   int kernel = 0;
-  int shape = -1;  // index in apply_shapes, -1: geometry from `layout`
+  int shape = -1;         // index in apply_shapes, -1: geometry from `layout`
+  bool together = false;  // by clusters of blocks of neighbouring channels
   Layout layout;
-  std::int64_t channels = 0;
   int multiprocessors = 0;
   ResidentArgs args;  // without its work
 };
@@ -33,7 +34,7 @@ template <DType dtype, int kernel>
 cudaError_t launch_resident_as(const ResidentCall& call, cudaStream_t stream);
 
 // Bytes of dynamic shared memory a block needs.
-std::size_t resident_memory(const Layout& layout, DType dtype);
+std::size_t resident_memory(const Layout& layout, DType dtype, bool together = false);
 
 // Largest copy (store) that the strides and the base of planes of height x width allow, in bytes (elements).
 int copy_piece(const Image& image, DType dtype, std::int64_t height, std::int64_t width);

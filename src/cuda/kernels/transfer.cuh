@@ -1,8 +1,7 @@
 // Planes between device memory and the chip: the staged copy in, the stores out.
 #pragma once
 
-#include "cuda/kernels/dispatch.cuh"
-#include "cuda/layout.hpp"
+#include "cuda/kernels/plane.cuh"
 
 namespace wtconv::cuda {
 
@@ -19,6 +18,31 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(bytes) : "memory");
   }
+}
+
+// Four neighbouring elements, aligned to four of them.
+__device__ __forceinline__ void load4(float (&v)[4], const float* from) {
+  const float4 q = *reinterpret_cast<const float4*>(from);
+  v[0] = q.x;
+  v[1] = q.y;
+  v[2] = q.z;
+  v[3] = q.w;
+}
+__device__ __forceinline__ void load4(float (&v)[4], const __half* from) {
+  const uint2 q = *reinterpret_cast<const uint2*>(from);
+  const float2 a = __half22float2(reinterpret_cast<const __half2&>(q.x));
+  const float2 b = __half22float2(reinterpret_cast<const __half2&>(q.y));
+  v[0] = a.x;
+  v[1] = a.y;
+  v[2] = b.x;
+  v[3] = b.y;
+}
+__device__ __forceinline__ void load4(float (&v)[4], const __nv_bfloat16* from) {
+  const uint2 q = *reinterpret_cast<const uint2*>(from);
+  v[0] = __uint_as_float(q.x << 16);
+  v[1] = __uint_as_float(q.x & 0xffff0000u);
+  v[2] = __uint_as_float(q.y << 16);
+  v[3] = __uint_as_float(q.y & 0xffff0000u);
 }
 
 // Bytes a staged plane takes, so that each starts at a multiple of 16.
@@ -60,11 +84,10 @@ class Stage {
     }
   }
 
-  __device__ __forceinline__ const T* plane(int k) const { return at(k); }
-
-  // Called by all threads once nobody reads the stage any more. source(k) is plane k < planes in device memory.
-  template <class Source>
-  __device__ __forceinline__ void fetch(int planes, Source&& source, const Image& image, int t, int threads) {
+  // Called by all threads once nobody reads the stage any more: planes [first, first + planes) of the batch.
+  __device__ __forceinline__ void fetch(const Image& image, int first, int planes, std::int64_t channel,
+                                        std::int64_t /*channels*/, int t, int threads) {
+    const auto source = [&](int k) { return plane_of<T>(image, first + k, channel); };
     const int elements = height_ * width_;
     if constexpr (has_bulk_copies) {
       if (piece_ == 16) {
@@ -129,6 +152,21 @@ class Stage {
     __syncthreads();
   }
 
+  // Between the analysis' loads and its stores; after the analysis: the pyramid is complete, the stage may be refilled.
+  __device__ __forceinline__ static void between() { __syncthreads(); }
+  __device__ __forceinline__ static void analysed() { __syncthreads(); }
+
+  // Four pixels of a row, zero beyond its end; 16-byte (8-byte) accesses where the width is a multiple of 4.
+  __device__ __forceinline__ void load_row(int k, int r, int c, float (&v)[4]) const {
+    const T* const row = at(k) + r * width_;
+    if (width_ % 4 == 0) {
+      load4(v, row + c);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) v[j] = c + j < width_ ? widen(row[c + j]) : 0.f;
+  }
+
  private:
   __device__ __forceinline__ T* at(int k) const {
     return reinterpret_cast<T*>(memory_ + k * staged_plane<T>(height_, width_));
@@ -145,42 +183,6 @@ class Stage {
   int height_, width_, piece_;
   unsigned parity_ = 0;
 };
-
-// Four neighbouring elements, aligned to four of them.
-__device__ __forceinline__ void load4(float (&v)[4], const float* from) {
-  const float4 q = *reinterpret_cast<const float4*>(from);
-  v[0] = q.x;
-  v[1] = q.y;
-  v[2] = q.z;
-  v[3] = q.w;
-}
-__device__ __forceinline__ void load4(float (&v)[4], const __half* from) {
-  const uint2 q = *reinterpret_cast<const uint2*>(from);
-  const float2 a = __half22float2(reinterpret_cast<const __half2&>(q.x));
-  const float2 b = __half22float2(reinterpret_cast<const __half2&>(q.y));
-  v[0] = a.x;
-  v[1] = a.y;
-  v[2] = b.x;
-  v[3] = b.y;
-}
-__device__ __forceinline__ void load4(float (&v)[4], const __nv_bfloat16* from) {
-  const uint2 q = *reinterpret_cast<const uint2*>(from);
-  v[0] = __uint_as_float(q.x << 16);
-  v[1] = __uint_as_float(q.x & 0xffff0000u);
-  v[2] = __uint_as_float(q.y << 16);
-  v[3] = __uint_as_float(q.y & 0xffff0000u);
-}
-
-// Four neighbouring pixels of a row, zero from `width` on; a 16-byte (8-byte) access where width is a multiple of 4.
-template <class T>
-__device__ __forceinline__ void load_row(float (&v)[4], const T* row, int c, int width) {
-  if (width % 4 == 0) {
-    load4(v, row + c);
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) v[j] = c + j < width ? widen(row[c + j]) : 0.f;
-}
 
 __device__ __forceinline__ unsigned pack(__half, float a, float b) {
   const __half2 h = __floats2half2_rn(a, b);
@@ -231,16 +233,25 @@ __device__ __forceinline__ void store_item(const float (&v)[8][4], T* plane, con
   }
 }
 
-// An item's results over level 0 of its pyramid. The border stays zero.
+// An item's results over level 0 of its pyramid. The border stays zero. 8-byte stores, as in put_item.
 __device__ __forceinline__ void keep_item(const float (&v)[8][4], float* pyramid, int pitch, const LayoutTotals& total,
                                           int r, int c, int height, int width) {
+  const bool whole = c + 4 <= width, right_first = thread_index() >> 3 & 1;
+  const int first = right_first ? 2 : 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
+    if (height % 8 != 0 && r + k >= height) continue;
     const int row = r + k + total.pad;
     float* const to = pyramid + row * pitch + row / 8 * total.skew + total.left + c;
+    if (whole) {
+      const float2 left = make_float2(v[k][0], v[k][1]), right = make_float2(v[k][2], v[k][3]);
+      *reinterpret_cast<float2*>(to + first) = right_first ? right : left;
+      *reinterpret_cast<float2*>(to + 2 - first) = right_first ? left : right;
+    } else {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (r + k < height && c + j < width) to[j] = v[k][j];
+      for (int j = 0; j < 3; ++j) {
+        if (c + j < width) to[j] = v[k][j];
+      }
     }
   }
 }
