@@ -68,7 +68,8 @@ Options cuda_options(const char* backend = "cuda") { return {.device = Device::c
 
 // Same inputs, same bits, also when other work runs in between.
 TEST(Cuda, RepeatsBitForBit) {
-  for (const char* text : {"n33c5h56w56k5l5_f32", "n40c3h14w14k3l3_f16", "n37c6h7w7k5l2_f32", "n3c2h150w150k5l3_f32"}) {
+  for (const char* text : {"n33c5h56w56k5l5_f32", "n40c3h14w14k3l3_f16", "n37c6h7w7k5l2_f32", "n3c2h150w150k5l3_f32",
+                           "n33c17h28w28k5l4_f32_nhwc", "n33c20h56w56k3l5_f16_nhwc"}) {
     for (const char* backend : backends) {
       const Case c = parsed(text);
       Tensors first, second;
@@ -116,6 +117,33 @@ TEST(Cuda, SubsetsOfGradientsAgree) {
         EXPECT_EQ(difference(expected, got), "") << backend << " " << name;
       });
     });
+  }
+}
+
+// x and dx in one layout, y and dy in the other: the bits are those of tensors that agree.
+TEST(Cuda, LayoutsMayDiffer) {
+  for (const char* text : {"n3c10h28w28k5l4_f32", "n2c9h56w56k3l5_f16", "n3c12h17w15k7l3_bf16", "n9c6h7w7k5l2_f32"}) {
+    const Case planes = parsed(text), pixels = parsed((std::string(text) + "_nhwc").c_str());
+    Tensors expected, a, b;
+    ASSERT_TRUE(make_tensors(planes, expected).ok());
+    ASSERT_TRUE(make_tensors(planes, a).ok());
+    ASSERT_TRUE(make_tensors(pixels, b).ok());
+    std::swap(a.y, b.y);
+    std::swap(a.dy, b.dy);
+    for (Tensors* t : {&expected, &a, &b}) {
+      fill(*t, Fill::exact, 6);
+      Runner runner(*t, cuda_options());
+      ASSERT_TRUE(runner.forward().ok());
+      ASSERT_TRUE(runner.backward().ok());
+    }
+    for (Tensors* t : {&a, &b}) {
+      std::vector<harness::Tensor*> outputs;
+      t->for_each_output([&](const std::string&, harness::Tensor& output) { outputs.push_back(&output); });
+      std::size_t i = 0;
+      expected.for_each_output([&](const std::string& name, harness::Tensor& output) {
+        EXPECT_EQ(difference(output, *outputs[i++]), "") << text << " " << (t == &a ? "x planes" : "x pixels") << name;
+      });
+    }
   }
 }
 
@@ -261,10 +289,12 @@ int main(int argc, char** argv) {
   }
   std::vector<wtconv::harness::Case> cases;
   for (int i = 1; i < argc; ++i) {
-    if (const wtconv::Status s = wtconv::harness::read_cases(argv[i], cases); !s.ok()) {
+    std::vector<wtconv::harness::Case> more;
+    if (const wtconv::Status s = wtconv::harness::read_cases(argv[i], more); !s.ok()) {
       std::fprintf(stderr, "%s\n", s.message().c_str());
       return 2;
     }
+    cases.insert(cases.end(), more.begin(), more.end());
   }
   wtconv::register_cases(cases);
   return RUN_ALL_TESTS();

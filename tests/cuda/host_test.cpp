@@ -102,7 +102,9 @@ TEST(CudaWork, GroupsOfChannelsCoverEverythingOnce) {
     const Work work = in_groups({.per_channel = per_channel, .channels = channels}, 8, most, most % 2 == 1);
     const int groups = (channels + 7) / 8;
     EXPECT_LE(work.blocks, std::max(most, 1));
-    if (per_channel > 0) EXPECT_EQ(work.groups(), groups);
+    if (per_channel > 0) {
+      EXPECT_EQ(work.groups(), groups);
+    }
     std::set<std::pair<int, int>> places;
     std::set<std::int64_t> written, read;
     for (std::int64_t block = 0; block < work.blocks; ++block) {
