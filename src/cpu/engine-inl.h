@@ -121,11 +121,11 @@ class Pyramid {
     for (std::int64_t r = first; r < end; ++r) {
       T* const p = row(l, band, r);
       for (std::int64_t m = 1; m <= g_.halo; ++m) {
-        const std::int64_t left = (m + width - 1) / width, right = (width + m - 1) / width;
-        const auto from_left = hn::LoadU(d, p + (left * width - m) * v - left);
-        const auto from_right = hn::LoadU(d, p + (width + m - 1 - right * width) * v + right);
-        hn::Store(hn::And(from_left, hn::Load(d, from_left_[left])), d, p - m * v);
-        hn::Store(hn::And(from_right, hn::Load(d, from_right_[right])), d, p + (width + m - 1) * v);
+        const std::int64_t distance = (m + width - 1) / width;  // in strips; more than one where they are narrow
+        const auto left = hn::LoadU(d, p + (distance * width - m) * v - distance);
+        const auto right = hn::LoadU(d, p + (width + m - 1 - distance * width) * v + distance);
+        hn::Store(hn::And(left, hn::Load(d, from_left_[distance])), d, p - m * v);
+        hn::Store(hn::And(right, hn::Load(d, from_right_[distance])), d, p + (width + m - 1) * v);
       }
     }
   }
