@@ -8,7 +8,7 @@ template <class Rejects>
 Decision choose(Rejects&& rejects) {
   std::string passed_over;
   for (const Strategy* strategy :
-       {&registers_strategy(), &resident_strategy(), &tiled_strategy(), &levels_strategy()}) {
+       {&registers_strategy(), &resident_strategy(), &cluster_strategy(), &tiled_strategy(), &levels_strategy()}) {
     const std::string why_not = rejects(*strategy);
     if (why_not.empty()) {
       return {strategy, std::string(strategy->name()) + ": the first that takes this problem" + passed_over};

@@ -47,6 +47,7 @@ class Strategy {
 
 const Strategy& registers_strategy();
 const Strategy& resident_strategy();
+const Strategy& cluster_strategy();
 const Strategy& tiled_strategy();
 const Strategy& levels_strategy();
 

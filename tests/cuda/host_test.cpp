@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "cuda/cluster.hpp"
+#include "cuda/kernels/bands.hpp"
 #include "cuda/layout.hpp"
 #include "cuda/neighbours.hpp"
 #include "cuda/strategy.hpp"
@@ -22,6 +24,96 @@ TEST(CudaChooser, NamesItsChoiceAndWhyNotTheOthers) {
   p = stage;
   p.dtype = DType::f64;
   EXPECT_EQ(strategy(p), "levels");
+}
+
+TEST(CudaChooser, PlanesPastOneBlockGoToClustersWhereThereAreSome) {
+  const Problem p{.batch = 8, .channels = 64, .height = 256, .width = 256, .kernel = 5, .levels = 3};
+  for (const auto& choose : {choose_apply, choose_gradient}) {
+    EXPECT_STREQ(choose(p, h200).strategy->name(), "cluster") << choose(p, h200).reason;
+    DeviceLimits ampere = h200;
+    ampere.major = 8;
+    EXPECT_STREQ(choose(p, ampere).strategy->name(), "tiled");
+    EXPECT_NE(choose(p, ampere).reason.find("not cluster: clusters need compute capability 9, this is 8.0"),
+              std::string::npos)
+        << choose(p, ampere).reason;
+    Problem large = p;
+    large.height = large.width = 1024;
+    EXPECT_STREQ(choose(large, h200).strategy->name(), "tiled") << choose(large, h200).reason;
+  }
+}
+
+TEST(CudaCluster, BandsCoverThePlaneAndBeginAtBlocksOfTheLastLevel) {
+  int taken = 0;
+  for (const auto cut_for : {cut_for_apply, cut_for_gradient}) {
+    for (int kernel : {3, 5, 7}) {
+      for (int levels : {0, 1, 3, 5, 7}) {
+        for (const auto& [h, w] : {std::pair{128, 128},
+                                   {256, 256},
+                                   {113, 120},
+                                   {131, 133},
+                                   {257, 255},
+                                   {200, 121},
+                                   {640, 96},
+                                   {40, 400},
+                                   {9, 700},
+                                   {512, 512}}) {
+          const Problem p{.batch = 2, .channels = 3, .height = h, .width = w, .kernel = kernel, .levels = levels};
+          const Cut cut = cut_for(p, h200);
+          EXPECT_EQ(cut.blocks == 0, !cut.why_not.empty());
+          if (cut.blocks == 0) continue;
+          ++taken;
+          EXPECT_GE(cut.blocks, 2);
+          EXPECT_LE(cut.blocks, most_cluster_blocks);
+          EXPECT_EQ(cut.band.width, w);
+          EXPECT_EQ(cut.band.height % (1 << levels), 0);
+          EXPECT_EQ(cut.band.height % 8, 0);
+          EXPECT_GE(cut.blocks * cut.band.height, h);
+          EXPECT_LT((cut.blocks - 1) * cut.band.height, h) << "an empty band";
+        }
+      }
+    }
+  }
+  EXPECT_GT(taken, 20);
+  const auto blocks = [](int size) {
+    return cut_for_apply({.batch = 1, .channels = 1, .height = size, .width = size, .kernel = 5, .levels = 3}, h200)
+        .blocks;
+  };
+  EXPECT_EQ(blocks(128), 4);
+  EXPECT_EQ(blocks(256), 8);
+  EXPECT_EQ(blocks(192), 0) << "tiled is faster";
+  EXPECT_EQ(blocks(1024), 0);
+}
+
+// The blocks fill every row of every border once, with the row of the plane that lies there. Bands of one row reach
+// past their neighbours.
+TEST(CudaCluster, BordersHoldTheRowsOfOtherBands) {
+  for (int pad : {1, 2, 3}) {
+    for (int height : {1, 2, 3, 8}) {
+      constexpr int blocks = 5;
+      std::set<std::pair<int, int>> filled;
+      for (int rank = 0; rank < blocks; ++rank) {
+        for (bool down : {false, true}) {
+          for (int away = 0; away < pad; ++away) {
+            const BorderRow row = border_row(height, away, down);
+            EXPECT_TRUE(row.from >= 0 && row.from < height);
+            EXPECT_TRUE(row.to >= -pad && row.to < height + pad && (row.to < 0 || row.to >= height));
+            const int there = rank + row.hops;
+            if (there < 0 || there >= blocks) continue;
+            EXPECT_EQ(rank * height + row.from, there * height + row.to);
+            EXPECT_TRUE(filled.insert({there, row.to}).second);
+          }
+        }
+      }
+      std::set<std::pair<int, int>> expected;
+      for (int rank = 0; rank < blocks; ++rank) {
+        for (int to = -pad; to < height + pad; ++to) {
+          const int row = rank * height + to;
+          if ((to < 0 || to >= height) && row >= 0 && row < blocks * height) expected.insert({rank, to});
+        }
+      }
+      EXPECT_EQ(filled, expected) << "pad " << pad << ", height " << height;
+    }
+  }
 }
 
 // Every word of a layout belongs to one image, and no item reads past the arena.

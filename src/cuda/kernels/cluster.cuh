@@ -11,17 +11,34 @@ inline constexpr bool has_clusters = true;
 inline constexpr bool has_clusters = false;
 #endif
 
-// A barrier of all threads of a cluster. What was stored to shared memory before is seen by all after it. Only that: an
-// unrestricted release at this scope waits for every store to device memory, some microseconds.
-__device__ __forceinline__ void cluster_sync() {
+// A barrier of all threads of a cluster, in two halves. What was stored to shared memory before arriving is seen by all
+// that waited. Only that: an unrestricted release at this scope waits for every store to device memory, some
+// microseconds.
+__device__ __forceinline__ void cluster_arrive() {
   if constexpr (has_clusters) {
     __syncwarp();  // the barrier takes whole warps
     asm volatile(
         "fence.release.sync_restrict::shared::cta.cluster;\n"
-        "barrier.cluster.arrive.relaxed.aligned;\n"
-        "barrier.cluster.wait.acquire.aligned;" ::
+        "barrier.cluster.arrive.relaxed.aligned;" ::
             : "memory");
   }
+}
+// For threads that have read only.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  if constexpr (has_clusters) {
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
+}
+__device__ __forceinline__ void cluster_wait() {
+  if constexpr (has_clusters) {
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+}
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
 }
 
 // Where block `rank` of the cluster has what the calling block has at `address`.

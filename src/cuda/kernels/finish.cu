@@ -40,8 +40,13 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
   const int wanted = taps + (f == 0 ? 1 : 0);  // the base filter's block also adds up dy
   for (int t = threadIdx.x; t < wanted; t += threads) {
     const std::int64_t at = t == taps ? size - 1 : std::int64_t{filter_there} * taps + t;
-    const double sum =
-        add_partials([&](std::int64_t slot) { return load_any<double>(from.data, from.dtype, slot * size + at); });
+    const double sum = add_partials([&](std::int64_t slot) {
+      double of_slot = 0;
+      for (int band = 0; band < from.bands; ++band) {
+        of_slot += load_any<double>(from.data, from.dtype, (slot * from.bands + band) * size + at);
+      }
+      return of_slot;
+    });
     if (t == taps) {
       if (p.gradients.bias) store_any(p.gradients.bias, in.dtype, c, scale * sum);
       products[t] = in.bias ? load_any<double>(in.bias, in.dtype, c) * sum : 0.0;

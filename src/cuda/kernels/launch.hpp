@@ -61,6 +61,7 @@ struct Partials {
   DType dtype = DType::f32;  // f32 or f64
   Work work;
   int first_level = 0, levels = 0;
+  int bands = 1;  // partials that lie in each slot, one after the other: strategy cluster leaves one a band
 };
 inline constexpr int max_partials = 4;  // a strategy splits off two levels at a time
 

@@ -159,18 +159,12 @@ class NeighbourResults : NeighbourRows<Plane> {
  public:
   __device__ __forceinline__ NeighbourResults(const Plane& plane, char* memory, std::uint64_t* barrier)
       : Rows(plane), memory_(memory), barrier_(shared_address(barrier)) {
-    if (has_clusters && threadIdx.x == 0) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_) : "memory");
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
+    if (threadIdx.x == 0) make_byte_barrier(barrier_);
   }
 
   // Called by one thread, before the block waits: what it will get of `planes` planes.
   __device__ __forceinline__ void expect(int planes) const {
-    if constexpr (has_clusters) {
-      const int bytes = neighbours * 4 * Rows::rows(planes) * Rows::width();
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(bytes) : "memory");
-    }
+    expect_bytes(barrier_, neighbours * 4 * Rows::rows(planes) * Rows::width());
   }
 
   // An item's results, 8 rows x 4 columns of plane k at (r, c), to the blocks whose rows they are.
@@ -204,18 +198,7 @@ class NeighbourResults : NeighbourRows<Plane> {
   // the cluster's next barrier.
   __device__ __forceinline__ void store(const Image& image, bool whole_words, int first, int planes, std::int64_t group,
                                         std::int64_t channels, int t, int threads) {
-    if constexpr (has_clusters) {
-      asm volatile(
-          "{\n"
-          ".reg .pred done;\n"
-          "again:\n"
-          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-          "@!done bra again;\n"
-          "}" ::"r"(barrier_),
-          "r"(parity_)
-          : "memory");
-    }
-    parity_ ^= 1;
+    wait_for_bytes<true>(barrier_, parity_);
     if constexpr (sizeof(T) == 2) {
       if (whole_words) return store_by<2>(image, first, planes, group, channels, t, threads);
     }

@@ -94,8 +94,8 @@ __device__ __forceinline__ void store_across_lanes(const Plane& plane, float* py
 }
 
 // The whole analysis of a block's planes. Threads [0, analysis_threads rounded up to warps) take part, `t` is the
-// calling thread's index among them; load(plane, r, c, v) gives 4 pixels of a row. between() is called by every thread
-// after its loads and before its stores. Followed by deep_analysis, then a barrier.
+// calling thread's index among them; load(plane, r, c, v) gives 4 pixels of a row, or 8 rows of them. between() is
+// called by every thread after its loads and before its stores. Followed by deep_analysis, then a barrier.
 template <class Plane, class Load, class Between>
 __device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t, Load&& load, Between&& between) {
   const auto total = plane.total();
@@ -113,13 +113,19 @@ __device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t,
   const bool taken = t < total.analysis_threads;
   const bool inside = taken && r0 < height && c < width;
   float v[8][4];
+  constexpr bool by_block = std::is_invocable_v<Load, int, int, int, float(&)[8][4]>;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    if (inside && (height % 8 == 0 || r0 + k < height)) {
-      load(p, r0 + k, c, v[k]);
-    } else {
-      v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0.f;
+    if constexpr (!by_block) {
+      if (inside && (height % 8 == 0 || r0 + k < height)) {
+        load(p, r0 + k, c, v[k]);
+        continue;
+      }
     }
+    v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0.f;
+  }
+  if constexpr (by_block) {
+    if (inside) load(p, r0, c, v);
   }
   between();
   float* const pyramid = arena + p * total.words;

@@ -23,47 +23,6 @@ struct TilePlace {
   }
 };
 
-// 8 rows x 4 columns of pixels at (r0, c), zero outside the image. With vectors, c and the width are multiples of 4.
-template <class T>
-__device__ __forceinline__ void load_block(float (&v)[8][4], const T* plane, const Image& image, const TileGrid& grid,
-                                           bool vectors, int r0, int c) {
-#pragma unroll
-  for (int k = 0; k < 8; ++k) v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0.f;
-  if (vectors) {
-    if (c < 0 || c >= grid.width) return;
-    const auto row = static_cast<int>(image.row);
-    const T* from = plane + (r0 * row + c);
-#pragma unroll
-    for (int k = 0; k < 8; ++k, from += row) {
-      if (r0 + k >= 0 && r0 + k < grid.height) load4(v[k], from);
-    }
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (r0 + k < 0 || r0 + k >= grid.height || c + j < 0 || c + j >= grid.width) continue;
-      const std::int64_t at = offset_on_chip(image, r0 + k, c + j);
-      if (at >= 0) v[k][j] = widen(plane[at]);
-    }
-  }
-}
-
-// Asks for the rows that a tile's analysis will read to be brought to the L2 cache, a line of 128 bytes a thread.
-template <class T, class Plane>
-__device__ __forceinline__ void prefetch_tile(const Plane& plane, const T* image_plane, const Image& image,
-                                              const TileGrid& grid, const TilePlace& place, int threads) {
-  const int halo = tile_halo(plane), line = 128 / sizeof(T);
-  const int columns = plane.at(Int<0>{}).width + 2 * halo, rows = plane.at(Int<0>{}).height + 2 * halo;
-  const int lines = (columns + line - 1) / line;
-  for (int i = thread_index(); i < rows * lines; i += threads) {
-    const int r = place.row - halo + i / lines, c = max(place.column - halo, 0) + i % lines * line;
-    if (r < 0 || r >= grid.height || c >= grid.width) continue;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(image_plane + r * static_cast<int>(image.row) + c));
-  }
-}
-
 template <class T, int kernel, class Plane>
 __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     tiled_kernel(const __grid_constant__ TiledArgs p, const __grid_constant__ Plane plane) {
@@ -89,13 +48,16 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     const T* const in = plane_of<T>(p.in, place.batch, at.channel);
     __syncthreads();
     analyse_tile(plane, arena, threads, [&](int r, int c, float(&v)[8][4]) {
-      load_block(v, in, p.in, p.grid, p.load_vectors, place.row + r, place.column + c);
+      load_block(v, in, p.in, p.grid.height, p.grid.width, p.load_vectors, false, place.row + r, place.column + c);
     });
     __syncthreads();
     if (Cursor next = at; p.load_vectors && n + 1 < count) {
       next.advance(p.work);
       const TilePlace next_place(p.grid, plane, next.group);
-      prefetch_tile(plane, plane_of<T>(p.in, next_place.batch, next.channel), p.in, p.grid, next_place, threads);
+      const int halo = tile_halo(plane);
+      prefetch_rows(plane_of<T>(p.in, next_place.batch, next.channel), p.in, p.grid.height, p.grid.width,
+                    next_place.row - halo, next_place.column - halo, tile_height + 2 * halo, tile_width + 2 * halo,
+                    thread_index(), threads);
     }
     T* const out = plane_of<T>(p.out, place.batch, at.channel);
     filter_planes<kernel>(
@@ -148,10 +110,10 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
     const T* const dy = plane_of<T>(p.dy, place.batch, at.channel);
     __syncthreads();
     analyse_tile(px, arena_x, threads, [&](int r, int c, float(&v)[8][4]) {
-      load_block(v, x, p.x, p.grid, p.load_vectors_x, place.row + r, place.column + c);
+      load_block(v, x, p.x, p.grid.height, p.grid.width, p.load_vectors_x, false, place.row + r, place.column + c);
     });
     analyse_tile(pd, arena_dy, threads, [&](int r, int c, float(&v)[8][4]) {
-      load_block(v, dy, p.dy, p.grid, p.load_vectors_dy, place.row + r, place.column + c);
+      load_block(v, dy, p.dy, p.grid.height, p.grid.width, p.load_vectors_dy, false, place.row + r, place.column + c);
     });
     __syncthreads();
     sums.template add<PlaneX::item_rows>(own, arena_x, arena_dy);

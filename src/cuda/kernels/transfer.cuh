@@ -67,6 +67,47 @@ inline constexpr bool has_bulk_copies = true;
 inline constexpr bool has_bulk_copies = false;
 #endif
 
+// A barrier in shared memory that counts bytes (compute capability 9). One thread makes it and says, once a phase, how
+// many bytes to expect; who waits may read what they brought.
+__device__ __forceinline__ void make_byte_barrier(unsigned barrier) {
+  if constexpr (has_bulk_copies) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+}
+__device__ __forceinline__ void expect_bytes(unsigned barrier, unsigned bytes) {
+  if constexpr (has_bulk_copies) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  }
+}
+// from_cluster: other blocks stored them.
+template <bool from_cluster = false>
+__device__ __forceinline__ void wait_for_bytes(unsigned barrier, unsigned& parity) {
+  if constexpr (!has_bulk_copies) {
+  } else if constexpr (from_cluster) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+  }
+  parity ^= 1;
+}
+
 // Planes on their way into shared memory, each row-major without gaps. One thread's bulk copies on a barrier where the
 // planes are contiguous and aligned to 16 bytes and the GPU has them (compute capability 9), else asynchronous copies
 // of 4 or 16 bytes by all threads, else element by element.
@@ -76,12 +117,7 @@ class Stage {
   // piece: bytes of one copy, 16 or 4; 0 for any strides.
   __device__ __forceinline__ Stage(char* memory, std::uint64_t* barrier, int height, int width, int piece)
       : memory_(memory), barrier_(barrier), height_(height), width_(width), piece_(piece) {
-    if constexpr (has_bulk_copies) {
-      if (threadIdx.x == 0) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier_)) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      }
-    }
+    if (threadIdx.x == 0) make_byte_barrier(shared_address(barrier_));
   }
 
   // Called by all threads once nobody reads the stage any more: planes [first, first + planes) of the batch.
@@ -93,8 +129,7 @@ class Stage {
       if (piece_ == 16) {
         if (t != 0) return;
         const unsigned bytes = elements * sizeof(T), barrier = shared_address(barrier_);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(planes * bytes)
-                     : "memory");
+        expect_bytes(barrier, planes * bytes);
         for (int k = 0; k < planes; ++k) {
           asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                            shared_address(at(k))),
@@ -135,16 +170,7 @@ class Stage {
   __device__ __forceinline__ void wait() {
     if constexpr (has_bulk_copies) {
       if (piece_ == 16) {
-        asm volatile(
-            "{\n"
-            ".reg .pred done;\n"
-            "again:\n"
-            "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-            "@!done bra again;\n"
-            "}" ::"r"(shared_address(barrier_)),
-            "r"(parity_)
-            : "memory");
-        parity_ ^= 1;
+        wait_for_bytes(shared_address(barrier_), parity_);
         return;
       }
     }
@@ -183,6 +209,48 @@ class Stage {
   int height_, width_, piece_;
   unsigned parity_ = 0;
 };
+
+// 8 rows x 4 columns of pixels at (r0, c), zero outside the image. With vectors, c and the width are multiples of 4.
+// rows_inside: none of the rows lies outside.
+template <class T>
+__device__ __forceinline__ void load_block(float (&v)[8][4], const T* plane, const Image& image, int height, int width,
+                                           bool vectors, bool rows_inside, int r0, int c) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) v[k][0] = v[k][1] = v[k][2] = v[k][3] = 0.f;
+  if (vectors) {
+    if (c < 0 || c >= width) return;
+    const auto row = static_cast<int>(image.row);
+    const T* from = plane + (r0 * row + c);
+#pragma unroll
+    for (int k = 0; k < 8; ++k, from += row) {
+      if (rows_inside || (r0 + k >= 0 && r0 + k < height)) load4(v[k], from);
+    }
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (r0 + k < 0 || r0 + k >= height || c + j < 0 || c + j >= width) continue;
+      const std::int64_t at = offset_on_chip(image, r0 + k, c + j);
+      if (at >= 0) v[k][j] = widen(plane[at]);
+    }
+  }
+}
+
+// Asks for `rows` x `columns` pixels at (r0, c0), where they lie inside a plane whose rows have no gaps, to be brought
+// to the L2 cache, a line of 128 bytes a thread.
+template <class T>
+__device__ __forceinline__ void prefetch_rows(const T* plane, const Image& image, int height, int width, int r0, int c0,
+                                              int rows, int columns, int t, int threads) {
+  constexpr int line = 128 / sizeof(T);
+  const int lines = (columns + line - 1) / line;
+  for (int i = t; i < rows * lines; i += threads) {
+    const int r = r0 + i / lines, c = max(c0, 0) + i % lines * line;
+    if (r < 0 || r >= height || c >= width) continue;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(plane + r * static_cast<int>(image.row) + c));
+  }
+}
 
 __device__ __forceinline__ unsigned pack(__half, float a, float b) {
   const __half2 h = __floats2half2_rn(a, b);

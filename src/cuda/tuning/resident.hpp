@@ -39,10 +39,10 @@ inline constexpr ResidentShape gradient_shapes[] = {
 inline constexpr int any_threads = 640, any_registers = 96, any_rows = 8;
 
 // Index of the shape made for this problem, or -1.
-template <std::size_t n>
-constexpr int find_shape(const ResidentShape (&shapes)[n], const Problem& p) {
+template <class Shape, std::size_t n>
+constexpr int find_shape(const Shape (&shapes)[n], const Problem& p) {
   for (std::size_t i = 0; i < n; ++i) {
-    const ResidentShape& s = shapes[i];
+    const Shape& s = shapes[i];
     if (s.height == p.height && s.width == p.width && s.levels == p.levels && s.kernel == p.kernel) {
       return static_cast<int>(i);
     }
