@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -143,9 +144,9 @@ class Tool(unittest.TestCase):
 
     def test_progress_on_a_terminal_for_long_work_only(self):
         cases = self.folder / "cases.txt"
-        cases.write_text("n4c64h40w40k7l3_f32\n" * 2000)
-        # Killed by then; by then the bar is there.
-        command = f"exec timeout 8 {TOOL} check --cases {cases} --backend reference --quiet"
+        cases.write_text("n1c16h24w24k5l3_f32\n" * 50000)
+        # Stopped as soon as the bar is there: after two seconds, more under a sanitizer on a busy machine.
+        command = f"exec timeout 120 {TOOL} check --cases {cases} --backend reference --quiet"
         pid, fd = pty.fork()
         if pid == 0:
             os.execv("/bin/sh", ["sh", "-c", command])
@@ -155,6 +156,7 @@ class Tool(unittest.TestCase):
                 output += os.read(fd, 65536)
         except OSError:
             pass
+        os.kill(pid, signal.SIGTERM)
         os.close(fd)
         os.waitpid(pid, 0)
         self.assertIn(b"checking [", output)
