@@ -12,9 +12,7 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -22,58 +20,17 @@ import wtconv
 from torch import nn
 from wtconv import reference
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measure import commit, cpu_name, forward, in_turn, peak_bytes, step  # noqa: E402
+
 STAGES = [(96, 56, 5), (192, 28, 4), (384, 14, 3), (768, 7, 2)]  # channels, height = width, levels
 KERNEL = 5
 
 
 def median_times(contenders: dict, budget: float, rounds: int) -> tuple[dict[str, float], int]:
     """Median milliseconds of each, over as many rounds as the budget of seconds allows, 5 at least."""
-    for call in contenders.values():
-        call()
-    times = {name: [] for name in contenders}
-    start = time.perf_counter()
-    done = 0
-    while done < rounds and (done < 5 or time.perf_counter() - start < budget):
-        for name, call in contenders.items():
-            begin = time.perf_counter()
-            call()
-            times[name].append(1e3 * (time.perf_counter() - begin))
-        done += 1
-    return {name: statistics.median(t) for name, t in times.items()}, done
-
-
-def step(module, x, dy):
-    parameters = [p for p in module.parameters() if p.requires_grad]
-
-    def run():
-        torch.autograd.grad(module(x), [x, *parameters], dy)
-
-    return run
-
-
-def forward(module, x):
-    def run():
-        with torch.inference_mode():
-            module(x)
-
-    return run
-
-
-def peak_extra(call, x) -> float:
-    """Most bytes held at once during a call beyond what was there before, in units of x."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        call()
-    events, stack = [], list(profile.profiler.kineto_results.experimental_event_tree())
-    while stack:
-        event = stack.pop()
-        stack += event.children
-        if event.tag.name == "Allocation":
-            events.append((event.start_time_ns, event.extra_fields.alloc_size))
-    held = peak = 0
-    for _, size in sorted(events):
-        held += size
-        peak = max(peak, held)
-    return peak / x.nbytes
+    times = in_turn(contenders, "cpu", budget, rounds)
+    return {name: statistics.median(t) for name, t in times.items()}, len(next(iter(times.values())))
 
 
 def compare(batch: int, channels: int, size: int, levels: int, budget: float, rounds: int) -> dict:
@@ -96,7 +53,7 @@ def compare(batch: int, channels: int, size: int, levels: int, budget: float, ro
     steps["channels_last"] = step(ours, last.clone(memory_format=torch.preserve_format).requires_grad_(), last_dy)
     forward_ms, forward_rounds = median_times(calls, budget, rounds)
     step_ms, step_rounds = median_times(steps, budget, rounds)
-    memory = {n: peak_extra(step(m, x, dy), x) for n, m in modules.items()}
+    memory = {n: peak_bytes(step(m, x, dy), "cpu") / x.nbytes for n, m in modules.items()}
     gradients = sum(p.nbytes for p in ours.parameters() if p.requires_grad) / x.nbytes
     return {
         "shape": [batch, channels, size, size],
@@ -160,18 +117,10 @@ def network(budget: float, rounds: int, batch: int = 8, size: int = 224) -> dict
 
 
 def machine() -> dict:
-    def git(*arguments):
-        root = Path(__file__).resolve().parents[2]
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
-
-    cpu = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
     return {
         "command": "python " + " ".join(sys.argv),
-        "commit": git("rev-parse", "--short", "HEAD")
-        + (" and changes" if git("status", "--porcelain", "-uno") else ""),
-        "cpu": cpu[0] if cpu else platform.machine(),
+        "commit": commit(),
+        "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "load_average": Path("/proc/loadavg").read_text().split()[0],
         "torch": torch.__version__,

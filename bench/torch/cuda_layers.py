@@ -10,9 +10,7 @@ the gradients of x and of every parameter. The answer is checked against the pla
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +18,9 @@ import torch
 import wtconv
 from torch import nn
 from wtconv import reference
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measure import DTYPES, alternating, block, commit, forward, step  # noqa: E402
 
 # batch, channels, height = width, kernel, levels
 SHAPES = [
@@ -33,36 +34,24 @@ SHAPES = [
     (8, 64, 256, 3, 3),
     (8, 64, 512, 5, 5),
 ]
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 CALLS, ROUNDS, ROTATED = 20, 9, 150 << 20
 
 
 def time(call, calls: int = CALLS, rounds: int = ROUNDS) -> float:
-    call(0)
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    for _ in range(rounds):
-        start.record()
-        for i in range(calls):
-            call(i)
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / calls)
-    return statistics.median(times)
+    call()
+    return statistics.median(block(call, calls, "cuda") for _ in range(rounds))
 
 
 def measure(layer, xs, dys, **options) -> dict[str, float]:
-    parameters = [p for p in layer.parameters() if p.requires_grad]
+    return {
+        "forward": time(alternating(forward(layer, x) for x in xs), **options),
+        "step": time(alternating(step(layer, x, dy) for x, dy in zip(xs, dys)), **options),
+    }
 
-    def forward(i):
-        with torch.inference_mode():
-            layer(xs[i % len(xs)])
 
-    def step(i):
-        x = xs[i % len(xs)]
-        torch.autograd.grad(layer(x), [x, *parameters], dys[i % len(xs)])
-
-    return {"forward": time(forward, **options), "step": time(step, **options)}
+def copy(target, x):
+    source = x.detach()
+    return lambda: target.copy_(source)
 
 
 def run(b, c, h, k, levels, dtype) -> dict:
@@ -81,7 +70,7 @@ def run(b, c, h, k, levels, dtype) -> dict:
     if not error < (1e-5 if dtype == torch.float32 else 2e-2):
         raise SystemExit(f"{(b, c, h, k, levels, dtype)}: relative error {error}")
     target = torch.empty_like(xs[0], requires_grad=False)
-    result = {"copy": time(lambda i: target.copy_(xs[i % count].detach())), "wtconv": measure(ours, xs, dys)}
+    result = {"copy": time(alternating(copy(target, x) for x in xs)), "wtconv": measure(ours, xs, dys)}
     for size in sorted({k, 7}):
         depthwise = nn.Conv2d(c, c, size, padding="same", groups=c, device="cuda", dtype=dtype)
         result[f"depthwise {size}"] = measure(depthwise, xs, dys)
@@ -99,17 +88,15 @@ def main() -> None:
             b, c, h, k, levels = shape
             r = run(*shape, dtype)
             torch.cuda.empty_cache()
-            case = f"n{b}c{c}h{h}w{h}k{k}l{levels}_{name}"
+            case = f"n{b}c{c}h{h}w{h}k{k}l{levels}_{name.replace('fp', 'f')}"
             rows.append({"case": case, **r})
             line = f"{case:26} {r['copy']:7.4f}"
             for what in ("forward", "step"):
                 ours = r["wtconv"][what]
                 line += f" {ours:8.4f}" + "".join(f" {r[f'depthwise {s}'][what] / ours:6.2f}" for s in (k, 7))
             print(line, flush=True)
-    commit = os.environ.get("WTCONV_COMMIT")  # ci/gpu says it
-    commit = commit or subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True).stdout
     about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
-    about |= {"commit": commit.strip() or "unknown", "wtconv": wtconv.__version__, "unit": "ms"}
+    about |= {"commit": commit(), "wtconv": wtconv.__version__, "unit": "ms"}
     out.write_text(json.dumps({"command": "bench/torch/cuda_layers.py", **about, "results": rows}, indent=1) + "\n")
 
 

@@ -186,7 +186,8 @@ struct Call {
     }
     options = {.device = x.is_cuda() ? wtconv::Device::cuda : wtconv::Device::host,
                .backend = backend,
-               .threads = static_cast<int>(torch::stable::get_num_threads())};
+               .threads = static_cast<int>(torch::stable::get_num_threads()),
+               .reformulations = reformulations};
     if (x.is_cuda()) {
       guard.emplace(x.get_device_index());
       if (!aoti_torch_get_current_cuda_stream) throw std::runtime_error("wtconv: this PyTorch has no CUDA");
@@ -218,6 +219,7 @@ struct Call {
   Problem problem;
   Parameters parameters;
   std::string backend;
+  wtconv::Reformulations reformulations;
   wtconv::Options options;
   std::optional<torch::stable::accelerator::DeviceGuard> guard;
   std::optional<Tensor> workspace;
@@ -231,6 +233,25 @@ struct Call {
     TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle, &data));
     backend.assign(data, length);
     TORCH_ERROR_CODE_CHECK(torch_delete_string(handle));
+    read_switches();
+  }
+
+  // "NAME+SWITCH+SWITCH": the switches of Reformulations, for backends that have them.
+  void read_switches() {
+    const std::string given = backend;
+    for (auto plus = backend.rfind('+'); plus != std::string::npos; plus = backend.rfind('+')) {
+      const std::string name = backend.substr(plus + 1);
+      bool* const on = name == "recompute_analysis"   ? &reformulations.recompute_analysis
+                       : name == "collapse_synthesis" ? &reformulations.collapse_synthesis
+                       : name == "fold_scales"        ? &reformulations.fold_scales
+                                                      : nullptr;
+      if (!on || plus == 0) {
+        const std::string switches = "+recompute_analysis, +collapse_synthesis, +fold_scales";
+        refuse("backend must be a name, which may be followed by " + switches + ", got '" + given + "'");
+      }
+      *on = true;
+      backend.resize(plus);
+    }
   }
 
   ConstTensorView add(Tensor t, const char* name) {

@@ -14,6 +14,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 from wtconv import _ops, reference
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import measure  # noqa: E402
+
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -283,6 +286,18 @@ def test_flops():
     assert 0.5 * plain.get_total_flops() < ours.get_total_flops() < plain.get_total_flops()
 
 
+@pytest.mark.parametrize("switches", ["recompute_analysis", "collapse_synthesis", "fold_scales", "all"])
+def test_switches_of_the_baseline(switches):
+    """The published reformulations: the same answer with other intermediates."""
+    switches = "recompute_analysis+collapse_synthesis+fold_scales" if switches == "all" else switches
+    inputs, dy = random_inputs(2, 3, 32, 32, 3, 3)
+    held = []
+    for name in ("unfused", f"unfused+{switches}"):
+        assert_right(evaluate(inputs, dy, operator(1, name)), inputs, dy, 1)
+        held.append(measure.peak_bytes(lambda name=name: operator(1, name)(*grouped(inputs)), "cpu"))
+    assert held[0] != held[1] and held[0] > 3 * inputs[0].nbytes
+
+
 def refusals():
     """name: (operator, arguments, words of the message)"""
     (x, *ps), dy = random_inputs(2, 4, 6, 6, 3, 1)
@@ -320,6 +335,8 @@ def refusals():
         "stride": (*call(stride=0), ["stride", "got 0"]),
         "large stride": (*call(stride=2**31), ["stride", f"got {2**31}"]),
         "backend": (*call(backend="fast"), ["'fast'", *BACKENDS]),
+        "backend's switch": (*call(backend="unfused+fold"), ["'unfused+fold'", "+fold_scales"]),
+        "switch without backend": (*call(backend="+fold_scales"), ["'+fold_scales'"]),
         "empty image": (*call(x[:, :, :0]), ["height", "0"]),
         "no channels": (*call(x[:, :0], bw[:0], bb[:0], bs[:, :0], (), ()), ["channels", "0"]),
         "device": (*call(bs=bs.to("meta")), ["base_scale", "meta"]),
@@ -355,7 +372,10 @@ def test_refusals(name):
 
 
 # These fail before a kernel is called; and a graph may be made where another backend runs it.
-@pytest.mark.parametrize("name", sorted(refusals().keys() - {"backend", "layout", "no tensor"}))
+BACKENDS_NAME = {"backend", "backend's switch", "switch without backend"}
+
+
+@pytest.mark.parametrize("name", sorted(refusals().keys() - {*BACKENDS_NAME, "layout", "no tensor"}))
 def test_fake_kernels_refuse_the_same_in_the_same_words(name):
     operation, arguments, _ = refusals()[name]
     real = message_of(operation, arguments)
