@@ -376,6 +376,10 @@ class Ranks:
 
     def close(self) -> None:
         if self.world > 1:
+            # A thread of gloo drops the last all-reduce of a backward some time after it is done and needs Python for that;
+            # a process that ends before hangs or aborts (pytorch/pytorch#190489). It cannot be waited for, so let it run.
+            dist.barrier()
+            time.sleep(1)
             dist.destroy_process_group()
 
 

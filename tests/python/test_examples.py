@@ -151,6 +151,7 @@ trainer.gradients(*data[batch], 0)
 if ranks.rank == 0:
     torch.save({n: p.grad for n, p in trainer.model.named_parameters() if p.requires_grad}, sys.argv[2])
 ranks.close()
+del trainer  # its group's threads end here; one that still held a backward's all-reduce would wait for ever
 """
 
 
@@ -166,6 +167,7 @@ def test_gradients_of_two_processes_equal_those_of_one(tmp_path):
             env=environment(),
             capture_output=True,
             text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         gradients.append(torch.load(out))
