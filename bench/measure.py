@@ -6,7 +6,6 @@ block of calls; what Python costs is in them wherever the GPU waits for it.
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import subprocess
@@ -105,7 +104,6 @@ def peak_bytes(call: Callable[[], None], device: str) -> int:
     On the CPU the allocations that its profiler records are summed up; what a library takes from the system by itself is in
     neither figure.
     """
-    gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
