@@ -7,6 +7,7 @@
 #include <new>
 #include <string_view>
 
+#include "core/parallel.hpp"
 #include "core/types.hpp"
 #include "wtconv/wtconv.hpp"
 
@@ -51,7 +52,11 @@ class Random {
 
 template <class F>
 void fill_with(Tensor& t, F&& value) {
-  for (std::int64_t i = 0, n = t.view().size(); i < n; ++i) t.set(i, value(i));
+  constexpr std::int64_t part = 1 << 16;
+  const std::int64_t n = t.view().size();
+  parallel_for((n + part - 1) / part, thread_count(0), [&](std::int64_t task, int) {
+    for (std::int64_t i = task * part, end = std::min(n, i + part); i < end; ++i) t.set(i, value(i));
+  });
 }
 
 // A zero now and then, never at the first index: whole filters vanish, but never all of them.
