@@ -154,13 +154,18 @@ def cpu_name() -> str:
     return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
 
 
+def _relative(name: str) -> str:
+    path = Path(name).resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else name
+
+
 def about(device: str) -> dict[str, Any]:
     versions = {"torch": torch.__version__, "wtconv": wtconv.__version__, "Python": platform.python_version()}
     if device == "cuda":
         versions |= {"CUDA": torch.version.cuda, "cuDNN": str(torch.backends.cudnn.version())}
     name = torch.cuda.get_device_name() if device == "cuda" else f"{cpu_name()}, {torch.get_num_threads()} threads"
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", _relative(sys.argv[0]), *sys.argv[1:]]),
         "commit": commit(),
         "device": name,
         "versions": versions,

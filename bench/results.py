@@ -49,6 +49,10 @@ class Store:
         self.results.append(record)
         self._found[_name(record["key"])] = record
 
+    def require_results(self) -> None:
+        if not self.results:
+            raise SystemExit(f"{self.path} holds no results")
+
     def __contains__(self, key: dict[str, Any]) -> bool:
         return _name(key) in self._found
 

@@ -211,6 +211,7 @@ def network_table(store: Store, what: str) -> str:
 
 
 def report(store: Store, out: Path) -> None:
+    store.require_results()
     timed = [r for r in store.results if r["key"]["pass"] in PASSES]
     profiles = [r for r in store.results if "kinds" in r]
     lines = ["# Whole networks", "", about_runs(store.runs)]

@@ -243,8 +243,7 @@ def section(title: str, text: str | None) -> list[str]:
 
 
 def write(store: Store, out: Path) -> None:
-    if not store.results:
-        raise SystemExit(f"{store.path} holds no results")
+    store.require_results()
     results = Results(store)
     lines = ["# The published evaluation, rerun", "", about_runs(store.runs), ""]
     lines += [

@@ -1,0 +1,151 @@
+"""The benchmarks' scripts on tiny shapes: what they measure is there, and they survive interruptions. No time is judged."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tqdm")
+BENCH = Path(__file__).parents[2] / "bench"
+sys.path[:0] = [str(BENCH), str(BENCH / "paper")]
+import results  # noqa: E402
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), BENCH / f"{path}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def records(out):
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+def rows(report, title):
+    """The cells of the table below the heading that starts with a title."""
+    text = report[report.index(f"## {title}") :].split("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_a_store_drops_half_a_line_and_refuses_another_device(tmp_path):
+    about = {"device": "here"}
+    store = results.Store(tmp_path / "s.jsonl", about)
+    store.add({"a": 1, "b": [2]}, ms=3.0)
+    with open(tmp_path / "s.jsonl", "a") as file:
+        file.write('{"key": {"a": 2')
+    again = results.Store(tmp_path / "s.jsonl", about)
+    assert {"b": [2], "a": 1} in again and {"a": 2} not in again and again.get({"a": 1, "b": [2]})["ms"] == 3.0
+    again.add({"a": 2}, ms=4.0)
+    assert [r["ms"] for r in results.Store(tmp_path / "s.jsonl", about).results] == [3.0, 4.0]
+    with pytest.raises(SystemExit, match="'here', this is 'there'"):
+        results.Store(tmp_path / "s.jsonl", {"device": "there"})
+    assert not results.Store(tmp_path / "s.jsonl", {"device": "there"}, fresh=True).results
+
+
+def test_summary():
+    assert results.summary([3.0, 1.0, 2.0, 5.0, 4.0]) == {
+        "median": 3.0, "q1": 2.0, "q3": 4.0, "min": 1.0, "max": 5.0, "rounds": 5,
+    }  # fmt: skip
+    assert results.summary([7.0])["q3"] == 7.0
+
+
+def test_the_published_evaluation_killed_and_resumed(tmp_path, capsys):
+    arguments = ["--device=cpu", "--smoke", f"--out={tmp_path}"]
+    process = subprocess.Popen(
+        [sys.executable, BENCH / "paper" / "run.py", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    path = tmp_path / "results.jsonl"
+    for _ in range(12000):
+        if process.poll() is not None or (path.exists() and path.read_bytes().count(b"\n") > 20):
+            break
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = records(tmp_path)[:20]
+    with open(path, "a") as file:
+        file.write('{"key": {"method": "plain", ')
+    run = script("paper/run")
+    run.main(arguments)
+    found = records(tmp_path)
+    assert found[:20] == before
+    keys = [json.dumps(r["key"], sort_keys=True) for r in found if "key" in r]
+    assert len(keys) == len(set(keys)) and sum("about" in r for r in found) == 2
+    run.main(arguments)  # nothing is left to do
+    assert records(tmp_path) == found
+
+    report = (tmp_path / "report.md").read_text()
+    assert report in capsys.readouterr().out
+    layers = [r for r in found if "ms" in r]
+    assert all(r["ms"]["min"] > 0 and r["peak"] > r["extra"] > 0 for r in layers)
+    methods = {"plain", "wtconv", "depthwise 3", "dense 3", "depthwise 7", "dense 7", *run.ablation_methods("cpu")}
+    assert {r["key"]["method"] for r in layers} == methods and "unfused+recompute_analysis" in methods
+    for r in found:
+        if r.get("key", {}).get("pass") == "agreement":
+            assert all(0 < e["ours"] < 0.01 and e["worst tile"] <= 2 for e in r["errors"].values()), r
+    table = rows(report, "Training step, k = 3: times faster")
+    assert [row[:2] for row in table if row[1] == "bf16"] == [
+        ["depthwise 3x3", "bf16"], ["dense 3x3", "bf16"], ["depthwise 7x7", "bf16"], ["dense 7x7", "bf16"],
+        ["WTConv, this library", "bf16"],
+    ]  # fmt: skip
+    assert all(row[-1] == "2" for row in table if row[0] == "WTConv, this library")
+    assert len(rows(report, "The three reformulations, training step, fp32, k = 3: times")) == 6
+    assert len(rows(report, "Numerical agreement")) == 4
+    assert {row[0] for row in rows(report, "Absolute figures")} >= {"WTConv, plain PyTorch", "WTConv, this library"}
+    pictures = ["latency.png", "memory.png"] if importlib.util.find_spec("matplotlib") else []
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+
+
+def test_networks(tmp_path, capsys):
+    pytest.importorskip("timm")
+    run = script("network/run")
+    arguments = ["--device=cpu", "--smoke", f"--out={tmp_path}"]
+    with pytest.raises(SystemExit, match="holds no results"):
+        run.main([*arguments, "--budget=0"])  # not even the first
+    run.main(arguments)
+    found = records(tmp_path)
+    settings = [(r["key"]["network"], r["key"]["layout"], r["key"]["dtype"], r["key"]["pass"]) for r in found[1:]]
+    assert len(settings) == len(set(settings)) == 3 * 2 * 2 * 2
+    assert all(r["images_per_s"] > 0 and r["peak"] > 0 for r in found[1:])
+    run.main(arguments)
+    assert records(tmp_path) == found
+    run.main([*arguments, "--profile", "--passes=step"])
+    profiles = [r for r in records(tmp_path) if "kinds" in r]
+    assert len(profiles) == 2 * 2 * 2
+    for r in profiles:
+        assert {"layer", "LayerNorm", "Linear", "GELU"} <= r["kinds"].keys()
+        assert sum(r["inputs"].values()) == 5
+    report = (tmp_path / "report.md").read_text()
+    assert report in capsys.readouterr().out
+    assert [row[0] for row in rows(report, "Inference")[:2]] == ["ConvNeXt-T", "ConvNeXt-T"]
+    assert "Profile: WTConvNeXt-T, step, NCHW" in report
+
+
+def test_scaling(tmp_path):
+    pytest.importorskip("timm")
+    out = tmp_path / "scaling.json"
+    done = subprocess.run(
+        [sys.executable, BENCH / "scaling.py", "--device=cpu", "--ranks", "1", "2", "--smoke", f"--out={out}"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = json.loads(out.read_text())["runs"]
+    assert (one["ranks"], two["ranks"]) == (1, 2) and not two["warnings"]
+    assert 0 < two["gradients"]["fp32"]["all"] < 1e-6 and 0 < two["gradients"]["fp64"]["worst parameter"] < 1e-12
+    assert set(two["training"]) == {"fp32", "bf16"}
+    assert "efficiency" in done.stdout and "| 2 | bf16 |" in done.stdout
