@@ -13,6 +13,7 @@ interruption, whenever it came: files are replaced whole, and everything random 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import gzip
 import json
@@ -33,6 +34,7 @@ import wtconv
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
+from wtconv.baselines import LAYERS
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
@@ -217,18 +219,6 @@ def loader(dataset: Images, batches: list[Batch], options: argparse.Namespace) -
 # Networks
 
 
-def make_layer(kind: str) -> Callable[..., nn.Module]:
-    """A depthwise layer by name, with WTConv2d's arguments."""
-
-    def depthwise(in_channels, out_channels, kernel_size=5, stride=1, bias=True, wt_levels=1, **factory):
-        padding = "same" if stride == 1 else kernel_size // 2
-        return nn.Conv2d(
-            in_channels, out_channels, kernel_size, stride, padding, groups=in_channels, bias=bias, **factory
-        )
-
-    return depthwise if kind == "depthwise" else {"wtconv": wtconv, "reference": wtconv.reference}[kind].WTConv2d
-
-
 class Block(nn.Module):
     """ConvNeXt's block: a depthwise layer, a norm, two 1x1 layers, a residual."""
 
@@ -244,14 +234,16 @@ class Block(nn.Module):
 
 
 class SmallNet(nn.Module):
-    """Two stages of two blocks: about 0.1 M parameters, for images of 28 pixels and up."""
+    """Two stages of `depth` blocks, for images of 28 pixels and up. As it is, about 0.1 M parameters."""
 
-    def __init__(self, in_chans: int, num_classes: int, layer: Callable[..., nn.Module], width: int = 32):
+    def __init__(
+        self, in_chans: int, num_classes: int, layer: Callable[..., nn.Module], width: int = 32, depth: int = 2
+    ):
         super().__init__()
         self.stem = nn.Conv2d(in_chans, width, 4, stride=2, padding=1)
-        self.stage1 = nn.Sequential(*(Block(width, 2, layer) for _ in range(2)))
+        self.stage1 = nn.Sequential(*(Block(width, 2, layer) for _ in range(depth)))
         self.down = nn.Conv2d(width, 2 * width, 2, stride=2)
-        self.stage2 = nn.Sequential(*(Block(2 * width, 1, layer) for _ in range(2)))
+        self.stage2 = nn.Sequential(*(Block(2 * width, 1, layer) for _ in range(depth)))
         self.norm, self.head = nn.LayerNorm(2 * width), nn.Linear(2 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -260,18 +252,19 @@ class SmallNet(nn.Module):
 
 
 def build_model(options: argparse.Namespace, in_chans: int, num_classes: int) -> nn.Module:
-    torch.manual_seed(options.seed)
+    torch.manual_seed(options.seed if options.init_seed is None else options.init_seed)
+    layer, more = LAYERS[options.layer], dict(options.model_kwargs)
     if options.model == "small":
-        return SmallNet(in_chans, num_classes, make_layer(options.layer))
+        return SmallNet(in_chans, num_classes, layer, **more)
     import timm
     import wtconv.networks  # registers wtconvnext_*
 
-    arguments = {"in_chans": in_chans, "num_classes": num_classes, "drop_path_rate": options.drop_path}
+    arguments = {"in_chans": in_chans, "num_classes": num_classes, "drop_path_rate": options.drop_path, **more}
     if options.model.startswith("wtconvnext"):
-        return timm.create_model(options.model, wtconv_class=make_layer(options.layer), **arguments)
+        return timm.create_model(options.model, wtconv_class=layer, **arguments)
     model = timm.create_model(options.model, **arguments)
-    if options.layer == "reference":
-        raise SystemExit(f"--layer reference: {options.model} is made of nn.Conv2d; take wtconv or depthwise")
+    if options.layer not in ("wtconv", "depthwise"):
+        raise SystemExit(f"--layer {options.layer}: {options.model} is made of nn.Conv2d; take wtconv or depthwise")
     if options.layer == "wtconv":
         wtconv.convert(model, depthwise=True, wt_levels=options.wt_levels)
     return model
@@ -319,25 +312,32 @@ class Metrics:
         self._file.flush()
 
 
-def draw_curves(metrics: Path, picture: Path) -> None:
+def plotter() -> Any:
+    """matplotlib.pyplot, drawing into files, or None where it is not installed."""
     try:
         import matplotlib
     except ImportError:
-        return
+        return None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def draw_curves(metrics: Path, picture: Path, score: str) -> None:
+    if (pyplot := plotter()) is None:
+        return
     lines = read_metrics(metrics)
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for kind, style in (("train", "-"), ("test", "o-")):
         points = [(m["step"], m["loss"]) for m in lines if m["kind"] == kind]
         if points:
             left.plot(*zip(*points), style, label=kind)
-    accuracy = [(m["step"], 100 * m["accuracy"]) for m in lines if m["kind"] == "test"]
-    if accuracy:
-        right.plot(*zip(*accuracy), "o-", label="test")
+    scores = [(m["step"], 100 * m[score]) for m in lines if m["kind"] == "test"]
+    if scores:
+        right.plot(*zip(*scores), "o-", label="test")
     left.set(xlabel="step", ylabel="loss")
-    right.set(xlabel="step", ylabel="accuracy, %")
+    right.set(xlabel="step", ylabel=f"{score}, %")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend() if axes.lines else None
@@ -384,7 +384,14 @@ class Ranks:
 
 
 class Trainer:
-    """A model and its optimizer; one call a step. Nothing random is kept: every step is seeded by its number."""
+    """A model and its optimizer; one call a step. Nothing random is kept: every step is seeded by its number.
+
+    This is what `run` needs to know of a task; another task derives from it (segment.py).
+    """
+
+    score = "accuracy"  # what of test()'s results is best when highest
+    load = staticmethod(load_data)
+    build = staticmethod(lambda options, data: build_model(options, data.channels, len(data.classes)))
 
     def __init__(self, model: nn.Module, options: argparse.Namespace, ranks: Ranks, steps: int):
         self.options, self.ranks, self.steps = options, ranks, steps
@@ -421,7 +428,9 @@ class Trainer:
     def _loss(self, network: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(self.ranks.device.type, dtype=self.amp, enabled=self.amp is not None):
             logits = network(x)
-        return F.cross_entropy(logits.float(), y), logits
+        smoothing = self.options.smoothing if network.training else 0.0
+        scores = logits.float().movedim(1, -1).flatten(0, -2)  # one label an image, or one a pixel
+        return F.cross_entropy(scores, y.flatten(), label_smoothing=smoothing), logits
 
     def gradients(self, x: Tensor, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """(loss of this process's share, gradient norm); gradients are those of the mean over the whole batch."""
@@ -442,8 +451,8 @@ class Trainer:
         return loss, norm
 
     @torch.inference_mode()
-    def test(self, dataset: Images) -> tuple[float, float]:
-        """(loss, accuracy) over a set, shared among the processes."""
+    def test(self, dataset: Images) -> dict[str, float]:
+        """Loss and accuracy over a set, shared among the processes."""
         self.model.eval()
         loss, right, count = 0.0, 0.0, 0
         mine = np.arange(self.ranks.rank, len(dataset), self.ranks.world)
@@ -454,7 +463,7 @@ class Trainer:
             mean, logits = self._loss(self.model, x, y)
             loss, right, count = loss + mean.double() * len(y), right + (logits.argmax(1) == y).sum(), count + len(y)
         loss, right, count = self.ranks.sum(loss, right, count)
-        return loss / count, right / count
+        return {"loss": loss / count, "accuracy": right / count}
 
     def state(self, **more: Any) -> dict[str, Any]:
         return {
@@ -472,7 +481,7 @@ class Trainer:
 
 # What a checkpoint and the run that resumes it must agree on.
 BINDING = ("layer", "model", "wt_levels", "image_size", "train_images", "batch_size", "epochs", "lr", "decay", "warmup")
-BINDING += ("clip", "amp", "seed", "drop_path", "augment")
+BINDING += ("clip", "amp", "seed", "drop_path", "augment", "steps", "smoothing", "model_kwargs", "init_seed")
 
 
 def load_checkpoint(path: Path, options: argparse.Namespace, ranks: Ranks) -> dict[str, Any] | None:
@@ -485,16 +494,17 @@ def load_checkpoint(path: Path, options: argparse.Namespace, ranks: Ranks) -> di
     state = ranks.from_first(state)
     if state:
         for name in BINDING:
-            if state["options"][name] != getattr(options, name):
+            made, now = state["options"].get(name), getattr(options, name)
+            if made != now:
                 raise SystemExit(
-                    f"{path} was made with {name}={state['options'][name]!r}, this run has {getattr(options, name)!r}. "
+                    f"{path} was made with {name}={made!r}, this run has {now!r}. "
                     "Take the same options, another --out, or --fresh."
                 )
     return state
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Trains to the end and returns the last test line."""
+def run(options: argparse.Namespace, task: type[Trainer] = Trainer) -> dict[str, Any]:
+    """Trains to the end and returns the results of the last test."""
     ranks = Ranks(options.device)
     options.device = ranks.device
     first = ranks.rank == 0
@@ -503,13 +513,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    train, test = load_data(options)
+    train, test = task.load(options)
     if len(train) < options.batch_size:
         raise SystemExit(f"--batch-size {options.batch_size} is more than the {len(train)} training images")
     per_epoch = len(train) // options.batch_size
-    steps = per_epoch * options.epochs
+    steps = options.steps or per_epoch * options.epochs
 
-    trainer = Trainer(build_model(options, train.channels, len(train.classes)), options, ranks, steps)
+    trainer = task(task.build(options, train), options, ranks, steps)
     if first:
         options.out.mkdir(parents=True, exist_ok=True)
         if options.fresh:
@@ -529,7 +539,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             epoch = step // per_epoch
             batches = epoch_batches(len(train), options.batch_size, options.seed, epoch, ranks.rank, ranks.world)
             clock, since = time.perf_counter(), step
-            for x, y in loader(train, batches[step - epoch * per_epoch :], options):
+            done = step - epoch * per_epoch
+            for x, y in loader(train, batches[done : done + steps - step], options):
                 loss, norm = trainer.step(x, y, step)
                 step += 1
                 bar.update()
@@ -551,22 +562,25 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                         raise SystemExit(f"the loss is {mean} at step {step}")
                 if step % per_epoch and step % options.checkpoint_every == 0 and first:
                     save(last, trainer, options, step, best)
-            loss, accuracy = trainer.test(test)
-            result = {"loss": loss, "accuracy": accuracy}
+            result = trainer.test(test)
             metrics("test", step, epoch=epoch, **result)
             if first:
-                bar.write(f"epoch {epoch + 1}: test loss {loss:.4f}, accuracy {100 * accuracy:.2f}%", file=sys.stderr)
-                if accuracy > best:
-                    best = accuracy
+                bar.write(f"epoch {epoch + 1}: {summary(result, task)}", file=sys.stderr)
+                if result[task.score] > best:
+                    best = result[task.score]
                     write_atomically(
                         options.out / "best.pt", lambda file: torch.save({"model": trainer.model.state_dict()}, file)
                     )
-                draw_curves(options.out / "metrics.jsonl", options.out / "curves.png")
+                draw_curves(options.out / "metrics.jsonl", options.out / "curves.png", task.score)
                 save(last, trainer, options, step, best)
     if not result:  # nothing was left to do
-        result = dict(zip(("loss", "accuracy"), trainer.test(test)))
+        result = trainer.test(test)
     ranks.close()
     return result
+
+
+def summary(result: dict[str, Any], task: type[Trainer] = Trainer) -> str:
+    return f"test {task.score} {100 * result[task.score]:.2f}%, loss {result['loss']:.4f}"
 
 
 def save(path: Path, trainer: Trainer, options: argparse.Namespace, step: int, best: float) -> None:
@@ -585,6 +599,14 @@ def describe(options: argparse.Namespace, ranks: Ranks, model: nn.Module) -> dic
     }
 
 
+def keyword(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    try:
+        return name, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a Python literal as value") from None
+
+
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument(
@@ -592,16 +614,26 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--out", type=Path, default=Path("out/train"), help="output folder, default %(default)s")
     p.add_argument("--fresh", action="store_true", help="start anew where --out holds a checkpoint")
-    p.add_argument("--layer", choices=("wtconv", "reference", "depthwise"), default="wtconv")
+    p.add_argument("--layer", choices=LAYERS, default="wtconv")
     p.add_argument("--model", default="small", help="small, wtconvnext_tiny or any network of timm")
+    p.add_argument(
+        "--model-kwargs",
+        type=keyword,
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="more arguments of the network: width=64 depth=3, or 'dims=(32,64,128,256)' for one of timm",
+    )
     p.add_argument("--wt-levels", type=int, default=2, help="levels where a network of timm is converted")
     p.add_argument("--image-size", type=int, help="default: 28 for Fashion-MNIST, 224 for a folder")
     p.add_argument("--no-augment", dest="augment", action="store_false", help="train on the images as they are")
     p.add_argument("--epochs", type=int, default=5)
+    p.add_argument("--steps", type=int, help="stop after so many steps, whatever --epochs says")
     p.add_argument("--batch-size", type=int, default=128, help="of all processes together, default %(default)s")
     p.add_argument("--lr", type=float, default=3e-3, help="highest learning rate, default %(default)s")
     p.add_argument("--decay", type=float, default=0.05, help="weight decay, default %(default)s")
     p.add_argument("--warmup", type=int, default=100, help="steps of warm-up, default %(default)s")
+    p.add_argument("--smoothing", type=float, default=0.0, help="of the labels, default %(default)s")
     p.add_argument("--clip", type=float, default=1.0, help="largest gradient norm, default %(default)s")
     p.add_argument("--drop-path", type=float, default=0.0, help="stochastic depth of a network of timm")
     p.add_argument("--amp", choices=("off", "bf16", "fp16"), default="off", help="autocast's type")
@@ -610,6 +642,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--compile", action="store_true", help="torch.compile the network")
     p.add_argument("--workers", type=int, default=0, help="processes that load images")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--init-seed", type=int, help="seed of the initial values alone, default: --seed")
     p.add_argument("--deterministic", action="store_true", help="same bits in every run")
     p.add_argument("--log-every", type=int, default=20, help="steps between lines of metrics")
     p.add_argument("--checkpoint-every", type=int, default=200, help="steps between checkpoints within an epoch")
@@ -622,7 +655,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     result = run(options)
     if int(os.environ.get("RANK", "0")) == 0:
-        print(f"test accuracy {100 * result['accuracy']:.2f}%, loss {result['loss']:.4f}; see {options.out}/")
+        print(f"{summary(result)}; see {options.out}/")
 
 
 if __name__ == "__main__":
