@@ -40,7 +40,7 @@ def judge(plain: list[np.ndarray], ours: list[np.ndarray], window: int) -> dict[
         p, o = ([smooth(curve, width) for curve in curves] for curves in (plain, ours))
         noise, apart = deviation(*p), [deviation(a, b) for a, b in zip(p, o, strict=True)]
         verdict[name] = {"plain from plain": noise, "ours from plain": apart}
-        verdict["same"] &= max(apart) < noise  # false for NaN
+        verdict["same"] &= bool(np.max(apart) < noise)  # false for NaN
     return verdict
 
 

@@ -120,6 +120,8 @@ class WaveletFilters(nn.Module):
             return self._haar
         known, now = self._haar_key, (_version(wt_filter), _version(iwt_filter))
         if known is None or known[0]() is not wt_filter or known[1]() is not iwt_filter or known[2] != now:
+            if hasattr(wt_filter, "device_mesh"):  # a DTensor holds a part; a forward under FSDP sees the whole
+                return self._haar
             if wt_filter.device.type != "meta":
                 self._haar = is_haar(wt_filter, iwt_filter)
             self._haar_key = weakref.ref(wt_filter), weakref.ref(iwt_filter), now

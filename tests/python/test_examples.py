@@ -124,17 +124,69 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bits(straight, tmp_path):
     assert other.returncode != 0 and "lr=0.003, this run has 0.1" in other.stderr
 
 
-@fashion_mnist
-def test_two_processes_train_like_one(straight, tmp_path):
-    done = run(tmp_path, processes=2)
+@pytest.fixture(scope="module")
+def straight_two(tmp_path_factory):
+    """A run of two processes without interruption."""
+    out = tmp_path_factory.mktemp("straight_two")
+    done = run(out, processes=2)
     assert "Grad strides" not in done.stderr and "UserWarning" not in done.stderr, done.stderr
-    one, two = (lines(out, "train") for out in (straight, tmp_path))
+    return out
+
+
+@fashion_mnist
+def test_two_processes_train_like_one(straight, straight_two):
+    one, two = (lines(out, "train") for out in (straight, straight_two))
     # The same data and gradients, up to the rounding of sums in another order, which training then amplifies.
     for a, b in list(zip(one, two, strict=True))[:8]:
         assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
         assert b["gradient_norm"] == pytest.approx(a["gradient_norm"], rel=1e-3)
-    for a, b in zip(lines(straight, "test"), lines(tmp_path, "test"), strict=True):
+    for a, b in zip(lines(straight, "test"), lines(straight_two, "test"), strict=True):
         assert b["loss"] == pytest.approx(a["loss"], rel=0.02)
+
+
+def process_of_rank(rank, out):
+    """The process id of one rank of the torchrun that writes into out, or None."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"--out={out}" in (folder / "cmdline").read_text().split("\0"):
+                if f"RANK={rank}" in (folder / "environ").read_text().split("\0"):
+                    return int(folder.name)
+        except OSError:  # it has ended
+            pass
+    return None
+
+
+@fashion_mnist
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc")
+def test_when_a_rank_is_killed_the_rest_ends_and_the_run_goes_on_to_the_same_bits(straight_two, tmp_path):
+    every = 3
+    for rank in (1, 0):
+        start = torch.load(tmp_path / "last.pt", weights_only=True)["step"] if rank == 0 else 0
+        torchrun = subprocess.Popen(
+            command(tmp_path, f"--checkpoint-every={every}", processes=2),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        reached = 0
+        while torchrun.poll() is None and reached < start + 5:
+            time.sleep(0.005)
+            reached = max((m["step"] for m in lines(tmp_path, "train")), default=0)
+        os.kill(process_of_rank(rank, tmp_path), signal.SIGKILL)
+        assert torchrun.wait(timeout=120) != 0
+        reached = max(m["step"] for m in lines(tmp_path, "train"))
+        assert start + 5 <= reached < 32, "the kill came too late"
+        # Written by rank 0 after the line of its step, so one more step than `every` may be lost, and never more.
+        kept = torch.load(tmp_path / "last.pt", weights_only=True)["step"]
+        assert kept >= reached - every, (kept, reached)
+    run(tmp_path, f"--checkpoint-every={every}", processes=2)
+    starts = [m["step"] for m in lines(tmp_path, "run")]
+    assert starts[-1] == kept > 0
+    for kind in ("train", "test"):
+        assert without_times(lines(tmp_path, kind)) == without_times(lines(straight_two, kind))
+    resumed, expected = (torch.load(out / "last.pt", weights_only=True)["model"] for out in (tmp_path, straight_two))
+    for name, value in expected.items():
+        assert torch.equal(resumed[name], value), name
 
 
 WORKER = """
