@@ -11,13 +11,16 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import wtconv
 from torch import Tensor, nn
+from tqdm import tqdm
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ROOT = Path(__file__).resolve().parents[1]
@@ -134,6 +137,45 @@ class Budget:
 
     def is_spent(self) -> bool:
         return self._end is not None and time.monotonic() > self._end
+
+
+def open_blocks(model: nn.Module) -> None:
+    """A ConvNeXt scales its blocks' results by 1e-6 at first: a comparison that should see them takes 1."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(".gamma"):
+            nn.init.ones_(parameter)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """float32 as it says: no TF32 in convolutions and products."""
+    settings = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = [s.allow_tf32 for s in settings]
+    try:
+        for s in settings:
+            s.allow_tf32 = False
+        yield
+    finally:
+        for s, allowed in zip(settings, before):
+            s.allow_tf32 = allowed
+
+
+class Attempts:
+    """Runs one measurement after the other; what one raises is printed, and said again at the end, not the end of all."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+
+    def __call__(self, name: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception:
+            self.failed.append(name)
+            tqdm.write(f"{name}:\n{traceback.format_exc()}", file=sys.stderr)
+
+    def finish(self) -> None:
+        if self.failed:
+            raise SystemExit(f"{len(self.failed)} failed: {', '.join(self.failed)}")
 
 
 def _git(*arguments: str) -> str:

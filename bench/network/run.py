@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -63,7 +64,8 @@ def network(kind: str, size: str, options: argparse.Namespace) -> nn.Module:
     if kind == "plain":
         arguments["wtconv_class"] = reference.WTConv2d
     name = f"{'convnext' if kind == 'convnext' else 'wtconvnext'}_{size}"
-    return timm.create_model(name, **arguments).to(options.device)
+    with torch.device(options.device):
+        return timm.create_model(name, **arguments)
 
 
 def autocast(dtype: str, device: str):
@@ -100,12 +102,13 @@ def calls_of(model: nn.Module, setting: Setting, layout: str, options: argparse.
 def check(size: str, image: int, options: argparse.Namespace) -> None:
     """The network gives what it gives on the plain layer, before anything is timed."""
     ours, plain = (network(kind, size, options).eval() for kind in ("wtconvnext", "plain"))
+    measure.open_blocks(ours)
     plain.load_state_dict(ours.state_dict())
-    with torch.inference_mode():
-        images = torch.randn(2, 3, image, image, device=options.device)
+    images = torch.randn(2, 3, image, image, device=options.device)
+    with torch.inference_mode(), measure.full_precision():
         a, b = ours(images), plain(images)
     error = ((a - b).norm() / b.norm()).item()
-    if not error < 2e-3:  # convolutions around the layer may use TF32
+    if not error < 1e-5:
         raise SystemExit(f"WTConvNeXt differs from its twin on the plain layer: relative error {error:.3g}")
 
 
@@ -381,7 +384,7 @@ def main(arguments: list[str] | None = None) -> None:
         vars(options).update(sizes=["tiny"], batches=[2], images=[32], dtypes=["fp32", "bf16"], rounds=5, seconds=0.0)
         options.compile = False
     store = Store(results, measure.about(options.device), options.fresh)
-    budget = measure.Budget(options.budget)
+    budget, attempt = measure.Budget(options.budget), measure.Attempts()
     if options.profile:
         setting = Setting(options.sizes[0], options.batches[0], options.images[0])
         jobs = [
@@ -394,7 +397,8 @@ def main(arguments: list[str] | None = None) -> None:
         for setting, kind, layout, what in tqdm(jobs, unit="profile", dynamic_ncols=True):
             key = setting.key(kind, layout, f"profile of {what}")
             if key not in store and not budget.is_spent():
-                store.add(key, **profile(kind, layout, setting, what, options))
+                job = functools.partial(profile, kind, layout, setting, what, options)
+                attempt(f"profile of {kind} {layout} {what}", lambda job=job, key=key: store.add(key, **job()))
     else:
         check(options.sizes[0], options.images[0], options)
         jobs = list(dict.fromkeys(work(options)))
@@ -406,10 +410,11 @@ def main(arguments: list[str] | None = None) -> None:
                     )
                     break
                 bar.set_description(setting.name())
-                time_networks(setting, kinds, options, store)
+                attempt(setting.name(), functools.partial(time_networks, setting, kinds, options, store))
                 if options.device == "cuda":
                     torch.cuda.empty_cache()
     report(store, options.out)
+    attempt.finish()
 
 
 if __name__ == "__main__":

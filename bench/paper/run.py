@@ -99,7 +99,7 @@ def check(case: Case, modules: dict[str, nn.Module], x: Tensor) -> None:
     for name, y in results.items():
         error = ((y - expected).norm() / expected.norm()).item()
         if not error < TOLERANCE[case.dtype]:
-            raise SystemExit(f"{name} differs from {next(iter(results))} on {case.name()}: relative error {error:.3g}")
+            raise ValueError(f"{name} differs from {next(iter(results))} on {case.name()}: relative error {error:.3g}")
 
 
 def time_layers(case: Case, methods: list[str], options: argparse.Namespace, store: Store) -> None:
@@ -179,12 +179,9 @@ def agree(case: Case, method: str, options: argparse.Namespace) -> dict[str, dic
     x = torch.randn(case.shape, device=options.device, dtype=dtype)
     dy = torch.randn_like(x)
     plain = layer("plain", case, options.device)
-    allowed, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-    try:
+    with measure.full_precision():
         expected = outcome(exact(plain), x.double(), dy.double())
         found = {"plain": outcome(plain, x, dy), "ours": outcome(layer(method, case, options.device), x, dy)}
-    finally:
-        torch.backends.cudnn.allow_tf32 = allowed
     result = {}
     for name, right in expected.items():
         right = [t.double() for t in right]
@@ -369,17 +366,18 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"--shapes takes BxCxHxW, such as 8x64x256x256, got {'x'.join(map(str, bad[0]))}")
     store = Store(results, measure.about(options.device), options.fresh)
     budget = measure.Budget(options.budget)
-    jobs = list(work(options, store))
+    jobs, attempt = list(work(options, store)), measure.Attempts()
     with tqdm(jobs, unit="case", dynamic_ncols=True) as bar:
         for name, run in bar:
             if budget.is_spent():
                 tqdm.write(f"the budget of {options.budget:g} s is spent before {name}; run again for the rest")
                 break
             bar.set_description(name)
-            run()
+            attempt(name, run)
             if options.device == "cuda":
                 torch.cuda.empty_cache()
     report.write(store, options.out)
+    attempt.finish()
 
 
 if __name__ == "__main__":
