@@ -1,6 +1,7 @@
 """What needs two devices: layers on the second GPU, DataParallel, FSDP2, and a rank that is killed.
 
-FSDP2 and, in nightly tests, the killed rank also run on two CPU ranks over gloo: this file proves itself without GPUs.
+In nightly tests FSDP2 and the killed rank also run on two CPU ranks over gloo, so that this file proves itself without GPUs;
+test_distributed.py and test_examples.py say more about those.
 """
 
 import os
@@ -19,7 +20,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 needs_two = pytest.mark.skipif(
     torch.cuda.device_count() < 2, reason=f"needs two GPUs, this machine has {torch.cuda.device_count()}"
 )
-devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_two)])
+devices = pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.nightly), pytest.param("cuda", marks=needs_two)]
+)
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
@@ -137,9 +140,7 @@ def ranks_of(launcher):
     return [int(c) for c in children if b"train.py" in Path(f"/proc/{c}/cmdline").read_bytes()]
 
 
-@pytest.mark.parametrize(
-    "device", [pytest.param("cpu", marks=pytest.mark.nightly), pytest.param("cuda", marks=needs_two)]
-)
+@devices
 def test_a_killed_rank_costs_the_steps_since_the_checkpoint(device, tmp_path):
     """kill -9 of one of two ranks in mid-training ends the run; the same command goes on to the same weights."""
     if not Path("/usr/share/datasets/fashion-mnist").is_dir():
