@@ -24,7 +24,8 @@ from typing import Any
 
 import timm
 import torch
-import wtconv.networks  # noqa: F401, registers wtconvnext_*
+import wtconv
+import wtconv.networks  # registers wtconvnext_*
 from torch import nn
 from tqdm import tqdm
 from wtconv import reference
@@ -36,11 +37,19 @@ from results import Store, about_runs, summary, table  # noqa: E402
 PASSES = ("forward", "step")
 SIZES = ("tiny", "small", "base")
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
-KINDS = ("convnext", "wtconvnext", "plain")  # plain: WTConvNeXt with the plain layer
-NAMES = {"convnext": "ConvNeXt", "wtconvnext": "WTConvNeXt", "plain": "WTConvNeXt, plain layer"}
+NAMES = {"convnext": "ConvNeXt", "wtconvnext": "WTConvNeXt", "plain": "WTConvNeXt on the plain layer"}
+NAMES["transposed"] = "WTConvNeXt, the layer between two transpositions"
+KINDS = tuple(NAMES)
 # Images a second on an RTX A6000: compiled, fp32, batch 64 at 224.
 PUBLISHED = {"forward": (1382.6, 421.3, 973.5), "step": (248.8, 165.8, 263.9)}
 CLASSES = 1000
+
+
+class Transposed(wtconv.WTConv2d):
+    """The layer on contiguous images in a network of channels_last ones: what its kernels for these must not exceed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,9 @@ class Setting:
 def network(kind: str, size: str, options: argparse.Namespace) -> nn.Module:
     torch.manual_seed(0)
     arguments = {"num_classes": CLASSES} | ({"depths": (1, 1, 2, 1), "dims": (8, 16, 24, 32)} if options.smoke else {})
-    if kind == "plain":
-        arguments["wtconv_class"] = reference.WTConv2d
+    layers = {"plain": reference.WTConv2d, "transposed": Transposed}
+    if kind in layers:
+        arguments["wtconv_class"] = layers[kind]
     name = f"{'convnext' if kind == 'convnext' else 'wtconvnext'}_{size}"
     with torch.device(options.device):
         return timm.create_model(name, **arguments)
@@ -152,6 +162,7 @@ def work(options: argparse.Namespace) -> Iterator[tuple[Setting, tuple[str, ...]
     both = ("convnext", "wtconvnext")
     first = Setting(options.sizes[0], options.batches[0], options.images[0])
     yield from ((replace(first, dtype=d), both) for d in options.dtypes)
+    yield from ((replace(first, dtype=d), (*both, "transposed")) for d in options.dtypes)
     rest = [
         Setting(size, batch, image, dtype)
         for image in options.images
@@ -182,6 +193,10 @@ def settings_of(store: Store) -> list[Setting]:
         found,
         key=lambda s: (s.compiled, SIZES.index(s.size), s.image, s.batch, ("fp32", "fp16", "bf16").index(s.dtype)),
     )
+
+
+def name_of(kind: str, size: str) -> str:
+    return NAMES[kind].replace("ConvNeXt", f"ConvNeXt-{size[0].upper()}", 1)
 
 
 def network_table(store: Store, what: str) -> str:
@@ -333,7 +348,7 @@ def profile(kind: str, layout: str, setting: Setting, what: str, options: argpar
 def profile_page(r: dict[str, Any]) -> list[str]:
     key, total = r["key"], sum(r["kinds"].values())
     mode = f"{key['layout']}, batch {key['batch']} at {key['image']}, {key['dtype']}"
-    lines = [f"## Profile: {NAMES[key['network']]}-{key['size'][0].upper()}, {key['pass'].split()[-1]}, {mode}", ""]
+    lines = [f"## Profile: {name_of(key['network'], key['size'])}, {key['pass'].split()[-1]}, {mode}", ""]
     rows = [[kind, f"{ms:.3f}", f"{100 * ms / total:.1f}"] for kind, ms in r["kinds"].items()]
     seen = ", ".join(f"{n} {name}" for name, n in r["inputs"].items())
     lines += [

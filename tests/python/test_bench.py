@@ -116,7 +116,7 @@ def test_networks(tmp_path, capsys):
     run.main(arguments)
     found = records(tmp_path)
     settings = [(r["key"]["network"], r["key"]["layout"], r["key"]["dtype"], r["key"]["pass"]) for r in found[1:]]
-    assert len(settings) == len(set(settings)) == 3 * 2 * 2 * 2
+    assert len(settings) == len(set(settings)) == 4 * 2 * 2 * 2
     assert all(r["images_per_s"] > 0 and r["peak"] > 0 for r in found[1:])
     run.main(arguments)
     assert records(tmp_path) == found
