@@ -167,8 +167,7 @@ def agreement_table(store: Store) -> str | None:
     return table(["type", "k", "L", "y", "dx", "dw", "ds", "within twice"], rows) if rows else None
 
 
-def traffic_table(store: Store) -> str | None:
-    models = {r["key"]["L"]: r["model"] for r in store.results if "model" in r}
+def traffic_table(store: Store, models: dict[int, dict[str, float]]) -> str | None:
     counted = [r for r in store.results if "counted" in r]
     parts = []
     if models:
@@ -242,7 +241,7 @@ def section(title: str, text: str | None) -> list[str]:
     return ["", f"## {title}", "", text] if text else []
 
 
-def write(store: Store, out: Path) -> None:
+def write(store: Store, out: Path, models: dict[int, dict[str, float]]) -> None:
     store.require_results()
     results = Results(store)
     lines = ["# The published evaluation, rerun", "", about_runs(store.runs), ""]
@@ -286,7 +285,7 @@ def write(store: Store, out: Path) -> None:
             "that of the result, ours / plain, then the worst ratio of ours to plain over tiles of 64 values. The contract allows "
             "2.\n\n" + agreement,
         )
-    lines += section("Memory traffic, in units of x", traffic_table(store))
+    lines += section("Memory traffic, in units of x", traffic_table(store, models))
     if results.failed:
         rows = [
             [str(r["key"]["method"]), r["key"]["pass"], json.dumps(r["key"]), r["failed"][:80]] for r in results.failed

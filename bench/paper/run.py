@@ -203,14 +203,23 @@ def find_tool(named: Path | None) -> str | None:
     return next((str(p) for p in places if p.exists()), None if named else shutil.which("wtconv"))
 
 
-def model(case: Case, tool: str) -> dict[str, float]:
-    """Elements through main memory in units of x, by formulation, from the tool's I/O model."""
-    done = subprocess.run([tool, "model", "--json", case.name()], check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)["cases"][0]
-    return {
-        f["formulation"]: (f["elements_read"] + f["elements_written"]) / found["elements"]
-        for f in found["formulations"]
-    }
+def io_model(options: argparse.Namespace) -> dict[int, dict[str, float]]:
+    """By levels: elements through main memory in units of x, by formulation, from the tool."""
+    if "traffic" not in options.parts:
+        return {}
+    if not (tool := find_tool(options.tool)):
+        print("skipped: the I/O model; there is no tool `wtconv` here (--tool PATH, or build/dev/wtconv)")
+        return {}
+    found = {}
+    for level in options.levels:
+        case = Case(options.shapes[0], "fp32", options.kernels[0], level)
+        done = subprocess.run([tool, "model", "--json", case.name()], check=True, capture_output=True, text=True)
+        of_case = json.loads(done.stdout)["cases"][0]
+        found[level] = {
+            f["formulation"]: (f["elements_read"] + f["elements_written"]) / of_case["elements"]
+            for f in of_case["formulations"]
+        }
+    return found
 
 
 def count_bytes(case: Case, method: str, what: str) -> dict[str, Any]:
@@ -289,21 +298,6 @@ def work(options: argparse.Namespace, store: Store) -> Iterator[tuple[str, Calla
 
         return f"traffic {case.name()} {method} {what}", run
 
-    def io_model(level):
-        case = Case(first, "fp32", kernels[0], level)
-        key = case.key("model", "traffic")
-
-        def run():
-            if key not in store:
-                store.add(key, model=model(case, find_tool(options.tool)))
-
-        return f"model {case.name()}", run
-
-    if "traffic" in parts:
-        if find_tool(options.tool):
-            yield from (io_model(level) for level in levels)
-        else:
-            tqdm.write("skipped: the I/O model; there is no tool `wtconv` here (--tool PATH, or build/dev/wtconv)")
     if "agreement" in parts:
         yield from (agreement(d, k, level) for k in kernels for d in dtypes for level in levels)
     if "layers" in parts:
@@ -355,8 +349,6 @@ def main(arguments: list[str] | None = None) -> None:
         case, method, what = json.loads(options.counted)
         return counted(Case(**case), method, what)
     results = options.out / "results.jsonl"
-    if options.report:
-        return report.write(Store(results, {}), options.out)
     options.agreement_shape = (2, 32, 64, 64)
     if options.smoke:
         vars(options).update(SMOKE, agreement_shape=(1, 4, 32, 32), rounds=5, seconds=0.0)
@@ -364,6 +356,8 @@ def main(arguments: list[str] | None = None) -> None:
     options.shapes = [tuple(map(int, s.split("x"))) for s in options.shapes] if options.shapes else SWEEP
     if bad := [s for s in options.shapes if len(s) != 4]:
         raise SystemExit(f"--shapes takes BxCxHxW, such as 8x64x256x256, got {'x'.join(map(str, bad[0]))}")
+    if options.report:
+        return report.write(Store(results, {}), options.out, io_model(options))
     store = Store(results, measure.about(options.device), options.fresh)
     budget = measure.Budget(options.budget)
     jobs, attempt = list(work(options, store)), measure.Attempts()
@@ -376,7 +370,7 @@ def main(arguments: list[str] | None = None) -> None:
             attempt(name, run)
             if options.device == "cuda":
                 torch.cuda.empty_cache()
-    report.write(store, options.out)
+    report.write(store, options.out, io_model(options))
     attempt.finish()
 
 
