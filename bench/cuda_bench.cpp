@@ -2,6 +2,8 @@
 //
 //   wtconv_cuda_bench [--backend cuda] [--json FILE] [--forward-only] [--once] [--cases FILE] [CASE...]
 //
+// With --backend cuda-unfused also --recompute-analysis, --collapse-synthesis and --fold-scales (Reformulations).
+//
 // Each case: the answer is checked on one channel, then `calls` calls over rotating buffers (beyond the L2 cache) are
 // captured into a graph and replayed; the time is the median over replays, divided by the calls. A copy of x is timed
 // the same way: it is the unit. --once only runs each case once, unchecked: for profilers.
@@ -84,26 +86,29 @@ struct Result {
   std::size_t workspace = 0;
 };
 
-Result run(const harness::Case& c, const char* backend, bool backward_too, bool once) {
+Result run(const harness::Case& c, Options options, bool backward_too, bool once) {
   Result result;
   if (once) {
     harness::Tensors t;
     if (Status s = make_tensors(c, t); !s.ok()) return result.error = s.message(), result;
     fill(t, harness::Fill::random, 7);
-    harness::Runner runner(t, {.device = Device::cuda, .backend = backend});
+    harness::Runner runner(t, options);
     Status s = runner.forward();
     if (s.ok() && backward_too) s = runner.backward();
     result.error = s.message();
     return result;
   }
-  const auto checked = harness::check(c, {.backend = backend, .backward = backward_too, .channels = 1});
+  const auto checked = harness::check(c, {.backend = std::string(options.backend),
+                                          .backward = backward_too,
+                                          .reformulations = options.reformulations,
+                                          .channels = 1});
   if (!checked.ok) {
     result.error = checked.message();
     return result;
   }
   cudaStream_t stream;
   cudaStreamCreate(&stream);
-  const Options options{.device = Device::cuda, .backend = backend, .stream = stream};
+  options.stream = stream;
   const Problem& p = c.problem;
   harness::Tensors t;
   if (Status s = make_tensors(c, t); !s.ok()) {
@@ -153,7 +158,7 @@ Result run(const harness::Case& c, const char* backend, bool backward_too, bool 
     dx.push_back(upload(t.x));
   }
   const auto at = [&](const std::vector<TensorView>& v, int i) { return v[static_cast<std::size_t>(i % sets)]; };
-  const Backend* b = find_backend(backend);
+  const Backend* b = find_backend(options.backend);
   const Plan plan = b->plan(p, Pass::forward, {}, options);
   result.strategy = plan.strategy;
   result.workspace = std::max(plan.workspace, b->plan(p, Pass::backward, {}, options).workspace);
@@ -185,6 +190,7 @@ Result run(const harness::Case& c, const char* backend, bool backward_too, bool 
 
 int main(int argc, char** argv) {
   const char* backend = "cuda";
+  Reformulations reformulations;
   const char* json = nullptr;
   bool backward_too = true, once = false;
   std::vector<harness::Case> cases;
@@ -198,6 +204,12 @@ int main(int argc, char** argv) {
       backward_too = false;
     } else if (std::strcmp(argv[i], "--once") == 0) {
       once = true;
+    } else if (std::strcmp(argv[i], "--recompute-analysis") == 0) {
+      reformulations.recompute_analysis = true;
+    } else if (std::strcmp(argv[i], "--collapse-synthesis") == 0) {
+      reformulations.collapse_synthesis = true;
+    } else if (std::strcmp(argv[i], "--fold-scales") == 0) {
+      reformulations.fold_scales = true;
     } else {
       harness::Case c;
       const Status s = option("--cases") ? harness::read_cases(argv[++i], cases) : harness::parse_case(argv[i], c);
@@ -208,12 +220,13 @@ int main(int argc, char** argv) {
       if (std::strcmp(argv[i - 1], "--cases") != 0) cases.push_back(c);
     }
   }
+  const Options options{.device = Device::cuda, .backend = backend, .reformulations = reformulations};
   int failures = 0;
   std::string rows;
   std::printf("%-30s %-9s %8s %8s %6s %8s %8s %8s %6s\n", "case", "strategy", "copy", "forward", "/copy", "dx", "dw",
               "step", "/2.5c");
   for (const harness::Case& c : cases) {
-    const Result r = run(c, backend, backward_too, once);
+    const Result r = run(c, options, backward_too, once);
     const std::string name = harness::to_string(c);
     if (!r.error.empty()) {
       std::printf("%-30s FAILED: %s\n", name.c_str(), r.error.c_str());

@@ -95,7 +95,7 @@ def relative_table(results: Results, what: str, quantity: str, k: int) -> str | 
 def ablation_rows(results: Results) -> list[tuple[str, str]]:
     """(method, what to call it), in the order of the published table."""
     methods = {r["key"]["method"] for r in results.layers}
-    based = sorted((m for m in methods if m.startswith(("unfused", "cuda-levels"))), key=lambda m: m.count("+"))
+    based = sorted((m for m in methods if m.startswith(("unfused", "cuda-unfused"))), key=lambda m: m.count("+"))
     rows = [("plain", NAMES["plain"])] if based else []
     for method in based:
         base, *switches = method.split("+")

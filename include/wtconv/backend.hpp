@@ -20,7 +20,7 @@ struct Workspace {
 };
 
 // The three published reformulations of the unfused chain (arXiv 2608.10805), each a switch of backend `unfused`
-// (and of the `levels` strategy on a GPU). None of them changes the result beyond rounding.
+// and, on a GPU, of `cuda-unfused`. None of them changes the result beyond rounding.
 struct Reformulations {
   bool recompute_analysis = false;  // bands are formed inside the convolution, never stored
   bool collapse_synthesis = false;  // one bit-indexed pass over all levels instead of L inverse transforms

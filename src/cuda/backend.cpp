@@ -1,5 +1,6 @@
 // Backend `cuda`: turns the API's views into kernel arguments, lets the chooser pick a strategy and runs it.
-// Backend `cuda-levels` is the same with the strategy fixed: the published formulation, as baseline.
+// Backends `cuda-levels` and `cuda-unfused` are the same with the strategy fixed, as baselines: the published
+// formulation, and the chain it started from, with the switches of Reformulations.
 #include "wtconv/backend.hpp"
 
 #include <algorithm>
@@ -44,7 +45,9 @@ FilterGradients gradients_of(const ParameterSet<TensorView>& to) {
 
 class Cuda final : public Backend {
  public:
-  Cuda(std::string_view name, std::string_view description, const Strategy* fixed)
+  // `fixed`: the strategy for these options; null: the chooser's.
+  using Fixed = const Strategy& (*)(const Options&);
+  Cuda(std::string_view name, std::string_view description, Fixed fixed)
       : name_(name), description_(description), fixed_(fixed) {}
 
   std::string_view name() const override { return name_; }
@@ -55,7 +58,7 @@ class Cuda final : public Backend {
     return current_device(limits);
   }
 
-  Plan plan(const Problem& p, Pass pass, GradientMask mask, const Options&) const override {
+  Plan plan(const Problem& p, Pass pass, GradientMask mask, const Options& options) const override {
     DeviceLimits limits;
     Plan plan;
     if (!current_device(limits).ok()) {
@@ -64,14 +67,14 @@ class Cuda final : public Backend {
     }
     const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
     if (pass == Pass::forward || mask.x) {
-      const Decision d = apply_strategy(p, limits);
+      const Decision d = apply_strategy(p, limits, options);
       plan.strategy = d.strategy->name();
       plan.reason += d.reason;
       plan.workspace = d.strategy->apply_workspace(p, limits);
       plan.elements_moved = n * d.strategy->apply_traffic(p, limits);
     }
     if (pass == Pass::backward && mask.any_parameter()) {
-      const Decision d = gradient_strategy(p, limits);
+      const Decision d = gradient_strategy(p, limits, options);
       if (plan.strategy != d.strategy->name()) {
         plan.strategy += (plan.strategy.empty() ? "" : " + ") + std::string(d.strategy->name());
       }
@@ -88,8 +91,8 @@ class Cuda final : public Backend {
     DeviceLimits limits;
     if (Status s = current_device(limits); !s.ok()) return s;
     const ApplyCall call{p, image_of(x, 1), image_of(y, p.stride), filters_of(p, parameters)};
-    return apply_strategy(p, limits).strategy->apply(call, workspace, limits,
-                                                     static_cast<cudaStream_t>(options.stream));
+    return apply_strategy(p, limits, options)
+        .strategy->apply(call, workspace, limits, static_cast<cudaStream_t>(options.stream));
   }
 
   Status backward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const ConstTensorView& dy,
@@ -103,7 +106,8 @@ class Cuda final : public Backend {
       ApplyCall call{p, dy_image, image_of(gradients.x, 1), filters_of(p, parameters)};
       call.filters.rotated = true;
       call.filters.bias = nullptr;
-      if (Status s = apply_strategy(p, limits).strategy->apply(call, workspace, limits, stream); !s.ok()) return s;
+      if (Status s = apply_strategy(p, limits, options).strategy->apply(call, workspace, limits, stream); !s.ok())
+        return s;
     }
     if (!mask.any_parameter()) return {};
     FinishArgs finish{.filters = filters_of(p, parameters),
@@ -112,23 +116,27 @@ class Cuda final : public Backend {
                       .levels = p.levels,
                       .channels = p.channels};
     const GradientCall call{.problem = p, .x = image_of(x, 1), .dy = dy_image, .base = mask.base};
-    if (Status s = gradient_strategy(p, limits).strategy->gradient(call, workspace, limits, stream, finish); !s.ok()) {
+    if (Status s = gradient_strategy(p, limits, options).strategy->gradient(call, workspace, limits, stream, finish);
+        !s.ok()) {
       return s;
     }
     return check(launch_finish(finish, stream), "launching the closing kernel of the weight gradient");
   }
 
  private:
-  Decision apply_strategy(const Problem& p, const DeviceLimits& limits) const {
-    return fixed_ ? fixed() : choose_apply(p, limits);
+  Decision apply_strategy(const Problem& p, const DeviceLimits& limits, const Options& options) const {
+    return fixed_ ? fixed(options) : choose_apply(p, limits);
   }
-  Decision gradient_strategy(const Problem& p, const DeviceLimits& limits) const {
-    return fixed_ ? fixed() : choose_gradient(p, limits);
+  Decision gradient_strategy(const Problem& p, const DeviceLimits& limits, const Options& options) const {
+    return fixed_ ? fixed(options) : choose_gradient(p, limits);
   }
-  Decision fixed() const { return {fixed_, std::string(fixed_->name()) + ": fixed by the backend's name"}; }
+  Decision fixed(const Options& options) const {
+    const Strategy& strategy = fixed_(options);
+    return {&strategy, std::string(strategy.name()) + ": fixed by the backend's name"};
+  }
 
   std::string_view name_, description_;
-  const Strategy* fixed_;
+  Fixed fixed_;
 };
 
 }  // namespace
@@ -141,6 +149,10 @@ bool wtconv_cuda_registered = [] {
   using namespace wtconv::cuda;
   static const Cuda fused("cuda", "the whole layer on chip, forward and backward, on NVIDIA GPUs", nullptr);
   static const Cuda levels("cuda-levels", "the published formulation on NVIDIA GPUs: a kernel a level, as baseline",
-                           &levels_strategy());
-  return wtconv::register_backend(fused, 40).ok() && wtconv::register_backend(levels, 5).ok();
+                           [](const wtconv::Options&) -> const Strategy& { return levels_strategy(); });
+  static const Cuda unfused(
+      "cuda-unfused", "what that started from on NVIDIA GPUs: stored bands, passes for the scales",
+      [](const wtconv::Options& o) -> const Strategy& { return levels_strategy(o.reformulations); });
+  return wtconv::register_backend(fused, 40).ok() && wtconv::register_backend(levels, 5).ok() &&
+         wtconv::register_backend(unfused, 4).ok();
 }();

@@ -49,7 +49,8 @@ const Strategy& registers_strategy();
 const Strategy& resident_strategy();
 const Strategy& cluster_strategy();
 const Strategy& tiled_strategy();
-const Strategy& levels_strategy();
+// The published formulation, or what it started from: each of its reformulations can be left out.
+const Strategy& levels_strategy(const Reformulations& = {true, true, true});
 
 // The first strategy that takes the problem, and in words why and why not those before it. Pure: no device is touched.
 struct Decision {

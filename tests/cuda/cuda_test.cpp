@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -23,6 +24,17 @@ using harness::Tensors;
 
 constexpr const char* backends[] = {"cuda", "cuda-levels"};
 
+// All settings of cuda-unfused's switches run these: every type, odd sizes, an even kernel, no level, one level,
+// strides.
+constexpr const char* switched_cases[] = {"n2c3h17w15k5l4_f32",
+                                          "n2c3h12w10k4l2_f64",
+                                          "n3c5h9w14k3l3_f16",
+                                          "n2c3h33w31k7l5_bf16_wf32",
+                                          "n2c3h20w36k2l2_f32_nhwc",
+                                          "n2c3h23w21k5l3_f32_s2",
+                                          "n2c4h16w16k3l1_f32_sliced_offset",
+                                          "n2c3h13w7k5l0_f32_nobias"};
+
 Case parsed(const char* text) {
   Case c;
   const Status s = harness::parse_case(text, c);
@@ -32,11 +44,13 @@ Case parsed(const char* text) {
 
 class CaseTest : public testing::Test {
  public:
-  CaseTest(Case c, std::string backend, Fill fill) : case_(c), backend_(std::move(backend)), fill_(fill) {}
+  CaseTest(Case c, std::string backend, Fill fill, Reformulations reformulations = {})
+      : case_(c), backend_(std::move(backend)), fill_(fill), reformulations_(reformulations) {}
   void TestBody() override {
     CheckOptions options;
     options.backend = backend_;
     options.fill = fill_;
+    options.reformulations = reformulations_;
     const std::int64_t elements =
         case_.problem.batch * case_.problem.channels * case_.problem.height * case_.problem.width;
     if (elements > 1 << 20) options.channels = 2;  // the reference is slow
@@ -48,17 +62,27 @@ class CaseTest : public testing::Test {
   Case case_;
   std::string backend_;
   Fill fill_;
+  Reformulations reformulations_;
 };
+
+void register_case(const Case& c, const char* backend, std::string name, Reformulations r = {}) {
+  std::replace(name.begin(), name.end(), '-', '_');  // it would begin the exclusions of a --gtest_filter
+  for (const Fill fill : {Fill::random, Fill::exact}) {
+    const std::string suite = name + (fill == Fill::exact ? "_exact" : "_random");
+    testing::RegisterTest(suite.c_str(), harness::to_string(c).c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                          [=]() -> testing::Test* { return new CaseTest(c, backend, fill, r); });
+  }
+}
 
 void register_cases(const std::vector<Case>& cases) {
   for (const char* backend : backends) {
-    for (const Case& c : cases) {
-      for (const Fill fill : {Fill::random, Fill::exact}) {
-        const std::string suite = std::string(backend) + (fill == Fill::exact ? "_exact" : "_random");
-        testing::RegisterTest(suite.c_str(), harness::to_string(c).c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                              [=]() -> testing::Test* { return new CaseTest(c, backend, fill); });
-      }
-    }
+    for (const Case& c : cases) register_case(c, backend, backend);
+  }
+  for (int bits = 0; bits < 8; ++bits) {
+    const Reformulations r{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+    const std::string name = std::string("cuda-unfused") + (r.recompute_analysis ? "_recompute" : "") +
+                             (r.collapse_synthesis ? "_collapse" : "") + (r.fold_scales ? "_fold" : "");
+    for (const char* text : switched_cases) register_case(parsed(text), "cuda-unfused", name, r);
   }
 }
 

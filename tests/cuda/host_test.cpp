@@ -42,6 +42,28 @@ TEST(CudaChooser, PlanesPastOneBlockGoToClustersWhereThereAreSome) {
   }
 }
 
+// Each reformulation saves traffic, and what it does away with takes no memory.
+TEST(CudaLevels, EachSwitchSavesTraffic) {
+  const Problem p{.batch = 8, .channels = 16, .height = 56, .width = 56, .kernel = 5, .levels = 5};
+  const auto traffic = [&](Reformulations r) { return levels_strategy(r).apply_traffic(p, h200); };
+  const auto memory = [&](Reformulations r) { return levels_strategy(r).apply_workspace(p, h200); };
+  const Reformulations all{true, true, true};
+  for (bool Reformulations::*which :
+       {&Reformulations::recompute_analysis, &Reformulations::collapse_synthesis, &Reformulations::fold_scales}) {
+    Reformulations one, others = all;
+    one.*which = true, others.*which = false;
+    EXPECT_LT(traffic(one), traffic({}));
+    EXPECT_LT(traffic(all), traffic(others));
+    EXPECT_LE(memory(one), memory({}));
+  }
+  EXPECT_LT(memory(all), memory({}) / 2);
+  EXPECT_LT(levels_strategy().gradient_traffic(p, h200), levels_strategy({}).gradient_traffic(p, h200));
+  const Backend* const unfused = find_backend("cuda-unfused");
+  ASSERT_NE(unfused, nullptr);
+  EXPECT_EQ(unfused->plan(p, Pass::forward, {}, {.reformulations = all}).workspace, memory(all));
+  EXPECT_EQ(unfused->plan(p, Pass::forward, {}, {}).workspace, memory({}));
+}
+
 TEST(CudaCluster, BandsCoverThePlaneAndBeginAtBlocksOfTheLastLevel) {
   int taken = 0;
   for (const auto cut_for : {cut_for_apply, cut_for_gradient}) {

@@ -64,6 +64,24 @@ def test_layer_and_gradients(shape, dtype, layout):
         close(p.grad, q.grad, 20 * DTYPES[dtype])
 
 
+# As the published ablation: each reformulation in addition to those before it.
+@pytest.mark.parametrize("switches", ["", "+recompute_analysis", "+collapse_synthesis", "+fold_scales"], ids=str)
+def test_reformulations_by_name(switches):
+    ours, plain = layers(3, 5, 3)
+    order = ["+recompute_analysis", "+collapse_synthesis", "+fold_scales"]
+    ours.backend = "cuda-unfused" + "".join(order[: order.index(switches) + 1] if switches else [])
+    x = torch.randn(2, 3, 21, 30, device="cuda", requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    y, expected = ours(x), plain(exact)
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    expected.backward(dy.double())
+    close(y, expected, 1e-5)
+    close(x.grad, exact.grad, 1e-5)
+    for p, q in zip(trained(ours), trained(plain), strict=True):
+        close(p.grad, q.grad, 4e-5)
+
+
 def test_stride_and_second_derivative():
     ours, plain = layers(3, 5, 2, stride=2)
     x = torch.randn(9, 3, 15, 13, device="cuda", requires_grad=True)

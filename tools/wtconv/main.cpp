@@ -32,11 +32,15 @@ void add_pass(CLI::App& command, std::string& pass) {
       ->check(CLI::IsMember({"forward", "backward", "step"}));
 }
 void add_reformulations(CLI::App& command, Reformulations& r) {
-  command.add_flag("--recompute-analysis", r.recompute_analysis, "unfused: form bands inside the convolution")
+  command
+      .add_flag("--recompute-analysis", r.recompute_analysis,
+                "unfused, cuda-unfused: form bands inside the convolution")
       ->group("Published reformulations");
-  command.add_flag("--collapse-synthesis", r.collapse_synthesis, "unfused: one synthesis pass over all levels")
+  command
+      .add_flag("--collapse-synthesis", r.collapse_synthesis,
+                "unfused, cuda-unfused: one synthesis pass over all levels")
       ->group("Published reformulations");
-  command.add_flag("--fold-scales", r.fold_scales, "unfused: scale weights instead of outputs")
+  command.add_flag("--fold-scales", r.fold_scales, "unfused, cuda-unfused: scale weights instead of outputs")
       ->group("Published reformulations");
 }
 void add_cases(CLI::App& command, CaseArguments& a) {

@@ -82,13 +82,19 @@ __device__ __forceinline__ ComputeOf<T> pixel(const T* plane, const Image& image
   return at < 0 ? ComputeOf<T>(0) : widen(plane[at]);
 }
 
-// scale * weight for one tap of filter `level`, `band` of channel c.
+// One tap of filter `level`, `band` of channel c.
 template <class A>
-__device__ __forceinline__ A folded_weight(const Filters& f, int kernel, int level, int band, std::int64_t c, int tap) {
+__device__ __forceinline__ A plain_weight(const Filters& f, int kernel, int level, int band, std::int64_t c, int tap) {
   const int taps = kernel * kernel;
   const std::int64_t row = level == 0 ? c : 4 * c + band;
-  const int at = f.rotated ? taps - 1 - tap : tap;
-  return load_any<A>(f.scale[level], f.dtype, row) * load_any<A>(f.weight[level], f.dtype, row * taps + at);
+  return load_any<A>(f.weight[level], f.dtype, row * taps + (f.rotated ? taps - 1 - tap : tap));
+}
+
+// scale * weight.
+template <class A>
+__device__ __forceinline__ A folded_weight(const Filters& f, int kernel, int level, int band, std::int64_t c, int tap) {
+  const std::int64_t row = level == 0 ? c : 4 * c + band;
+  return load_any<A>(f.scale[level], f.dtype, row) * plain_weight<A>(f, kernel, level, band, c, tap);
 }
 
 template <class A>

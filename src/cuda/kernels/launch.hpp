@@ -15,29 +15,41 @@ namespace wtconv::cuda {
 // ok if this build holds code for the current device.
 cudaError_t probe_kernels();
 
-// --- levels: one kernel a level, any type, kernel size and layout -------------------------------------------------
+// --- levels: any type, kernel size and layout ---------------------------------------------------------------------
+//
+// The published formulation is level by level launch_filters, which forms the bands it filters, then launch_synthesis
+// over all levels and the base filter. What its reformulations do away with are launches of their own: launch_bands,
+// launch_scale, launch_synthesis of one level. Images between launches are dense, in the compute type.
 
-// One level of the analysis with its filters: reads an image of height x width, writes the four filtered bands
-// ((B, C, 4, h, w) dense, compute type) and, if asked, the LL band ((B, C, h, w)).
+// Where a band position's image lies: a level's four bands are (B, C, 4, h, w), LL and the base image (B, C, h, w).
 struct LevelArgs {
   DType dtype = DType::f32;  // of `in`
-  Image in;
-  Filters filters;
-  std::int64_t batch = 0, channels = 0, height = 0, width = 0;  // of the image
+  Image in{};                // height x width
+  std::int64_t batch = 0, channels = 0, height = 0, width = 0;
   int kernel = 0, level = 0;
-  void* filtered = nullptr;
-  void* low = nullptr;  // may be null
+  bool formed = false;  // `in` holds what is to be filtered: the image itself (level 0), or the level's bands
+  bool scaled = true;   // the scale is part of the weights
+  Filters filters{};
+  void* out = nullptr;  // the filtered bands, or base image
+  void* low = nullptr;  // LL; may be null
 };
-cudaError_t launch_level(const LevelArgs& args, cudaStream_t stream);
+// Filters one level: its four bands, which are formed from the image above unless they are given, or the base image.
+cudaError_t launch_filters(const LevelArgs& args, cudaStream_t stream);
+// `out`: the four bands of `in`, not filtered.
+cudaError_t launch_bands(const LevelArgs& args, cudaStream_t stream);
+// Multiplies `out`, the filtered bands or base image of height x width, by the scale.
+cudaError_t launch_scale(const LevelArgs& args, cudaStream_t stream);
 
-// y = base filter + bias + the synthesis of all levels in one bit-indexed pass.
+// out = base + the synthesis of some levels, of which `filtered[1]` is the first, in one bit-indexed pass.
 struct SynthesisArgs {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of `in` and `out`
   Image in, out;
-  Filters filters;
+  Filters filters;  // weight[0]: base filter, applied to `in`; null: none
   std::int64_t batch = 0, channels = 0, height = 0, width = 0;
   int kernel = 0, levels = 0;
-  const void* filtered[max_levels + 1] = {};  // by level; [0] unused
+  const void* filtered[max_levels + 1] = {};
+  const void* base = nullptr;  // a base image that is filtered already; may be null
+  const void* rest = nullptr;  // what the levels beyond add to the LL of the last; may be null
 };
 cudaError_t launch_synthesis(const SynthesisArgs& args, cudaStream_t stream);
 
@@ -47,6 +59,7 @@ struct LevelGradientArgs {
   Image x, dy;  // images of height x width that this level splits
   std::int64_t batch = 0, channels = 0, height = 0, width = 0;
   int kernel = 0, level = 0, levels = 0;
+  bool formed = false;  // x and dy hold the level's bands, (B, C, 4, height, width) each
   Work work;
   void* partials = nullptr;                  // [slot][filter][tap], then one sum of dy; compute type
   void *low_x = nullptr, *low_dy = nullptr;  // LL of both, (B, C, h, w); may be null
@@ -67,7 +80,7 @@ inline constexpr int max_partials = 4;  // a strategy splits off two levels at a
 
 // Adds the partials in the order of the work and turns them into gradients of weights, scales and bias.
 struct FinishArgs {
-  Filters filters;
+  Filters filters{};
   FilterGradients gradients;
   int kernel = 0, levels = 0;
   std::int64_t channels = 0;

@@ -1,6 +1,7 @@
 // Strategy `levels`: the published formulation. One fused kernel a level (bands recomputed from the image above, never
 // stored unfiltered), one bit-indexed synthesis, filtered bands through device memory. Slow beside the on-chip
 // strategies, but it takes every kernel size, level count, type and layout, and is the baseline they are measured by.
+// Each of its reformulations can be left out: then bands are stored, scales are a pass, levels are joined one by one.
 #include <algorithm>
 
 #include "cuda/kernels/dispatch.cuh"
@@ -69,13 +70,34 @@ __device__ A filter(const A* from, int pitch, const A* weight, int kernel) {
   return sum;
 }
 
+// What a tile of level `level` filters: the image itself, bands that are stored, or bands formed from the image above.
+template <class T, class A, class Args>
+__device__ void load_level(const Args& p, const T* plane, const Image& image, std::int64_t r0, std::int64_t q0,
+                           int rows, int cols, A* to) {
+  if (p.level > 0 && !p.formed) {
+    load_bands<T, A>(plane, image, p.height, p.width, r0, q0, rows, cols, to);
+    return;
+  }
+  for (int s = 0; s < (p.level == 0 ? 1 : 4); ++s) {
+    load_image<T, A>(plane + s * p.height * p.width, image, p.height, p.width, r0, q0, rows, cols,
+                     to + s * rows * cols);
+  }
+}
+
+// Height or width of a level's bands (of the image, at level 0).
+template <class Args>
+__host__ __device__ std::int64_t extent(const Args& p, std::int64_t of_image) {
+  return p.level == 0 || p.formed ? of_image : (of_image + 1) / 2;
+}
+
 template <class T>
-__global__ void __launch_bounds__(threads) level_kernel(const __grid_constant__ LevelArgs p) {
+__global__ void __launch_bounds__(threads) filter_kernel(const __grid_constant__ LevelArgs p) {
   using A = ComputeOf<T>;
   extern __shared__ __align__(16) unsigned char memory[];
-  A* bands = reinterpret_cast<A*>(memory);
-  A* weights = bands + 4 * halo_size(p.kernel);
-  const std::int64_t h = (p.height + 1) / 2, w = (p.width + 1) / 2;
+  const int bands = p.level == 0 ? 1 : 4;
+  A* images = reinterpret_cast<A*>(memory);
+  A* weights = images + bands * halo_size(p.kernel);
+  const std::int64_t h = extent(p, p.height), w = extent(p, p.width);
   const Tiles tiles(h, w, p.batch * p.channels);
   const int pad = pad_before(p.kernel, p.filters.rotated), taps = p.kernel * p.kernel;
   const int row = threadIdx.x / tile_w, column = threadIdx.x % tile_w, pitch = halo_w(p.kernel);
@@ -84,20 +106,53 @@ __global__ void __launch_bounds__(threads) level_kernel(const __grid_constant__ 
     tiles.locate(tile, plane, r0, q0);
     const std::int64_t c = plane % p.channels;
     __syncthreads();
-    for (int i = threadIdx.x; i < 4 * taps; i += threads) {
-      weights[i] = folded_weight<A>(p.filters, p.kernel, p.level, i / taps, c, i % taps);
+    for (int i = threadIdx.x; i < bands * taps; i += threads) {
+      weights[i] = p.scaled ? folded_weight<A>(p.filters, p.kernel, p.level, i / taps, c, i % taps)
+                            : plain_weight<A>(p.filters, p.kernel, p.level, i / taps, c, i % taps);
     }
-    load_bands<T, A>(plane_of<T>(p.in, plane / p.channels, c), p.in, p.height, p.width, r0 - pad, q0 - pad,
-                     halo_h(p.kernel), pitch, bands);
+    load_level(p, plane_of<T>(p.in, plane / p.channels, c), p.in, r0 - pad, q0 - pad, halo_h(p.kernel), pitch, images);
     __syncthreads();
     const std::int64_t r = r0 + row, q = q0 + column;
     if (r >= h || q >= w) continue;
-    A* out = static_cast<A*>(p.filtered) + plane * 4 * h * w + r * w + q;
-    for (int s = 0; s < 4; ++s) {
-      out[s * h * w] =
-          filter(bands + s * halo_size(p.kernel) + row * pitch + column, pitch, weights + s * taps, p.kernel);
+    A bias = 0;
+    if (p.level == 0 && p.filters.bias) {
+      bias = p.scaled ? folded_bias<A>(p.filters, c) : load_any<A>(p.filters.bias, p.filters.dtype, c);
     }
-    if (p.low) static_cast<A*>(p.low)[(plane * h + r) * w + q] = bands[(row + pad) * pitch + column + pad];
+    A* out = static_cast<A*>(p.out) + plane * bands * h * w + r * w + q;
+    for (int s = 0; s < bands; ++s) {
+      out[s * h * w] =
+          filter(images + s * halo_size(p.kernel) + row * pitch + column, pitch, weights + s * taps, p.kernel) + bias;
+    }
+    if (p.low) static_cast<A*>(p.low)[(plane * h + r) * w + q] = images[(row + pad) * pitch + column + pad];
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads) bands_kernel(const __grid_constant__ LevelArgs p) {
+  using A = ComputeOf<T>;
+  __shared__ A bands[4 * threads];
+  const std::int64_t h = (p.height + 1) / 2, w = (p.width + 1) / 2;
+  const Tiles tiles(h, w, p.batch * p.channels);
+  for (std::int64_t tile = blockIdx.x; tile < tiles.count(); tile += gridDim.x) {
+    std::int64_t plane, r0, q0;
+    tiles.locate(tile, plane, r0, q0);
+    load_bands<T, A>(plane_of<T>(p.in, plane / p.channels, plane % p.channels), p.in, p.height, p.width, r0, q0, tile_h,
+                     tile_w, bands);
+    // A thread stores what it has loaded itself.
+    const std::int64_t r = r0 + threadIdx.x / tile_w, q = q0 + threadIdx.x % tile_w;
+    if (r >= h || q >= w) continue;
+    for (int s = 0; s < 4; ++s)
+      static_cast<A*>(p.out)[((plane * 4 + s) * h + r) * w + q] = bands[s * threads + threadIdx.x];
+  }
+}
+
+template <class A>
+__global__ void __launch_bounds__(threads) scale_kernel(const __grid_constant__ LevelArgs p) {
+  const std::int64_t filters = p.channels * (p.level == 0 ? 1 : 4), count = p.batch * filters * p.height * p.width;
+  for (std::int64_t i = blockIdx.x * std::int64_t{threads} + threadIdx.x; i < count;
+       i += gridDim.x * std::int64_t{threads}) {
+    static_cast<A*>(p.out)[i] *=
+        load_any<A>(p.filters.scale[p.level], p.filters.dtype, i / (p.height * p.width) % filters);
   }
 }
 
@@ -107,6 +162,7 @@ __global__ void __launch_bounds__(threads) synthesis_kernel(const __grid_constan
   extern __shared__ __align__(16) unsigned char memory[];
   A* image = reinterpret_cast<A*>(memory);
   A* weights = image + halo_size(p.kernel);
+  const bool base_filter = p.filters.weight[0] != nullptr;
   const Tiles tiles(p.height, p.width, p.batch * p.channels);
   const int pad = pad_before(p.kernel, p.filters.rotated), taps = p.kernel * p.kernel;
   const int row = threadIdx.x / tile_w, column = threadIdx.x % tile_w, pitch = halo_w(p.kernel);
@@ -114,17 +170,23 @@ __global__ void __launch_bounds__(threads) synthesis_kernel(const __grid_constan
     std::int64_t plane, r0, q0;
     tiles.locate(tile, plane, r0, q0);
     const std::int64_t b = plane / p.channels, c = plane % p.channels;
-    __syncthreads();
-    for (int i = threadIdx.x; i < taps; i += threads) weights[i] = folded_weight<A>(p.filters, p.kernel, 0, 0, c, i);
-    load_image<T, A>(plane_of<T>(p.in, b, c), p.in, p.height, p.width, r0 - pad, q0 - pad, halo_h(p.kernel), pitch,
-                     image);
-    __syncthreads();
+    if (base_filter) {
+      __syncthreads();
+      for (int i = threadIdx.x; i < taps; i += threads) weights[i] = folded_weight<A>(p.filters, p.kernel, 0, 0, c, i);
+      load_image<T, A>(plane_of<T>(p.in, b, c), p.in, p.height, p.width, r0 - pad, q0 - pad, halo_h(p.kernel), pitch,
+                       image);
+      __syncthreads();
+    }
     const std::int64_t r = r0 + row, q = q0 + column;
     if (r >= p.height || q >= p.width) continue;
     const std::int64_t at = offset_in_plane(p.out, r, q);
     if (at < 0) continue;
-    A sum = filter(image + row * pitch + column, pitch, weights, p.kernel);
-    A factor = 1;
+    A sum = 0, factor = 1;
+    if (base_filter) {
+      sum = filter(image + row * pitch + column, pitch, weights, p.kernel) + folded_bias<A>(p.filters, c);
+    } else if (p.base) {
+      sum = static_cast<const A*>(p.base)[(plane * p.height + r) * p.width + q];
+    }
     std::int64_t h = p.height, w = p.width;
     for (int l = 1; l <= p.levels; ++l) {
       h = (h + 1) / 2;
@@ -133,8 +195,11 @@ __global__ void __launch_bounds__(threads) synthesis_kernel(const __grid_constan
       const A* z = static_cast<const A*>(p.filtered[l]) + plane * 4 * h * w + (r >> l) * w + (q >> l);
       const A vertical = (r >> (l - 1)) & 1 ? -1 : 1, horizontal = (q >> (l - 1)) & 1 ? -1 : 1;
       sum += factor * (z[0] + vertical * z[h * w] + horizontal * (z[2 * h * w] + vertical * z[3 * h * w]));
+      if (l == p.levels && p.rest) {
+        sum += factor * static_cast<const A*>(p.rest)[(plane * h + (r >> l)) * w + (q >> l)];
+      }
     }
-    plane_of<T>(p.out, b, c)[at] = narrow<T>(sum + folded_bias<A>(p.filters, c));
+    plane_of<T>(p.out, b, c)[at] = narrow<T>(sum);
   }
 }
 
@@ -153,8 +218,7 @@ __global__ void __launch_bounds__(threads) level_gradient_kernel(const __grid_co
   const int group = pairs < threads ? threadIdx.x / pairs : 0;
   const int first_pair = pairs < threads ? threadIdx.x % pairs : threadIdx.x;
   const bool sums_dy = p.level == 0;
-  const std::int64_t h = p.level == 0 ? p.height : (p.height + 1) / 2;
-  const std::int64_t w = p.level == 0 ? p.width : (p.width + 1) / 2;
+  const std::int64_t h = extent(p, p.height), w = extent(p, p.width);
   const Tiles tiles(h, w, 1);
   const int pad = pad_before(p.kernel, false), pitch = halo_w(p.kernel);
   A* partials = static_cast<A*>(p.partials);
@@ -176,13 +240,8 @@ __global__ void __launch_bounds__(threads) level_gradient_kernel(const __grid_co
         std::int64_t plane, r0, q0;
         tiles.locate(tile, plane, r0, q0);
         __syncthreads();
-        if (p.level == 0) {
-          load_image<T, A>(x, p.x, p.height, p.width, r0 - pad, q0 - pad, halo_h(p.kernel), pitch, y);
-          load_image<T, A>(dy, p.dy, p.height, p.width, r0, q0, tile_h, tile_w, g);
-        } else {
-          load_bands<T, A>(x, p.x, p.height, p.width, r0 - pad, q0 - pad, halo_h(p.kernel), pitch, y);
-          load_bands<T, A>(dy, p.dy, p.height, p.width, r0, q0, tile_h, tile_w, g);
-        }
+        load_level(p, x, p.x, r0 - pad, q0 - pad, halo_h(p.kernel), pitch, y);
+        load_level(p, dy, p.dy, r0, q0, tile_h, tile_w, g);
         __syncthreads();
         const int row = threadIdx.x / tile_w, column = threadIdx.x % tile_w;
         if (p.low_x && r0 + row < h && q0 + column < w) {
@@ -241,14 +300,34 @@ unsigned grid_for(std::int64_t count) { return static_cast<unsigned>(std::min(co
 
 }  // namespace
 
-cudaError_t launch_level(const LevelArgs& args, cudaStream_t stream) {
-  const Tiles tiles((args.height + 1) / 2, (args.width + 1) / 2, args.batch * args.channels);
+cudaError_t launch_filters(const LevelArgs& args, cudaStream_t stream) {
+  const Tiles tiles(extent(args, args.height), extent(args, args.width), args.batch * args.channels);
+  const int bands = args.level == 0 ? 1 : 4;
   return dispatch_dtype(args.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const std::size_t shared = sizeof(ComputeOf<T>) * (4 * halo_size(args.kernel) + 4 * args.kernel * args.kernel);
-    level_kernel<T><<<grid_for(tiles.count()), threads, shared, stream>>>(args);
+    const std::size_t shared = sizeof(ComputeOf<T>) * bands * (halo_size(args.kernel) + args.kernel * args.kernel);
+    filter_kernel<T><<<grid_for(tiles.count()), threads, shared, stream>>>(args);
     return launched();
   });
+}
+
+cudaError_t launch_bands(const LevelArgs& args, cudaStream_t stream) {
+  const Tiles tiles((args.height + 1) / 2, (args.width + 1) / 2, args.batch * args.channels);
+  return dispatch_dtype(args.dtype, [&](auto tag) {
+    bands_kernel<typename decltype(tag)::type><<<grid_for(tiles.count()), threads, 0, stream>>>(args);
+    return launched();
+  });
+}
+
+cudaError_t launch_scale(const LevelArgs& args, cudaStream_t stream) {
+  const std::int64_t count = args.batch * args.channels * (args.level == 0 ? 1 : 4) * args.height * args.width;
+  const unsigned blocks = grid_for((count + threads - 1) / threads);
+  if (args.dtype == DType::f64) {
+    scale_kernel<double><<<blocks, threads, 0, stream>>>(args);
+  } else {
+    scale_kernel<float><<<blocks, threads, 0, stream>>>(args);
+  }
+  return launched();
 }
 
 cudaError_t launch_synthesis(const SynthesisArgs& args, cudaStream_t stream) {
