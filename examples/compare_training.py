@@ -25,6 +25,10 @@ import train
 PLAIN = "reference"
 
 
+def precision(amp: str) -> str:
+    return "fp32" if amp == "off" else f"autocast {amp}"
+
+
 def smooth(losses: np.ndarray, window: int) -> np.ndarray:
     return np.convolve(losses, np.ones(window) / window, mode="valid")
 
@@ -70,12 +74,18 @@ def draw(results: dict[str, Any], window: int, picture: Path) -> None:
         for layer, style in zip(curves, ("-", "--")):
             for seed, curve in enumerate(curves[layer]):
                 name = "plain" if layer == PLAIN else layer
-                left.plot(smooth(curve, window), style, color=f"C{seed}", label=f"{name}, initial values {seed + 1}")
+                left.plot(
+                    range(window, len(curve) + 1),
+                    smooth(curve, window),
+                    style,
+                    color=f"C{seed}",
+                    label=f"{name}, initial values {seed + 1}",
+                )
         right.semilogy(np.abs(plain[0] - plain[1]), color="0.6", label="plain from plain")
         for seed, (a, b) in enumerate(zip(plain, ours)):
             right.semilogy(np.abs(a - b), color=f"C{seed}", label=f"ours from plain, initial values {seed + 1}")
-        left.set(title=f"amp {amp}: loss, average of {window} steps", xlabel="step", ylabel="loss")
-        right.set(title=f"amp {amp}: difference of losses", xlabel="step", ylim=(1e-8, None))
+        left.set(title=f"{precision(amp)}: loss, average of {window} steps", xlabel="step", ylabel="loss")
+        right.set(title=f"{precision(amp)}: difference of losses", xlabel="step", ylim=(1e-8, None))
         for axes in (left, right):
             axes.grid(alpha=0.3)
             axes.legend(fontsize="small")
@@ -102,8 +112,7 @@ def report(results: dict[str, Any], command: str) -> str:
                 noise, apart = value["plain from plain"], max(value["ours from plain"])
                 verdict = "yes" if apart < noise else "no"
                 lines.append(
-                    f"| {'fp32' if amp == 'off' else f'amp {amp}'} | {name} | {noise:.2g} | {apart:.2g} "
-                    f"| {apart / noise:.2g} | {verdict} |"
+                    f"| {precision(amp)} | {name} | {noise:.2g} | {apart:.2g} | {apart / noise:.2g} | {verdict} |"
                 )
     lines += ["", "| precision | layer | initial values | first loss | last loss | test loss | test accuracy |"]
     lines += ["|---|---|---|---|---|---|---|"]
@@ -112,7 +121,7 @@ def report(results: dict[str, Any], command: str) -> str:
             for seed, run in enumerate(runs):
                 losses, test = run["losses"], run["test"]
                 lines.append(
-                    f"| {'fp32' if amp == 'off' else f'amp {amp}'} | {'plain' if layer == PLAIN else layer} | {seed + 1} "
+                    f"| {precision(amp)} | {'plain' if layer == PLAIN else layer} | {seed + 1} "
                     f"| {losses[0]:.5f} | {losses[-1]:.5f} | {test['loss']:.4f} | {100 * test['accuracy']:.2f}% |"
                 )
     return "\n".join(lines) + "\n"
