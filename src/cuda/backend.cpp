@@ -4,6 +4,7 @@
 #include "wtconv/backend.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "cuda/strategy.hpp"
@@ -67,21 +68,20 @@ class Cuda final : public Backend {
     }
     const double n = double(p.batch) * double(p.channels) * double(p.height) * double(p.width);
     if (pass == Pass::forward || mask.x) {
-      const Decision d = apply_strategy(p, limits, options);
-      plan.strategy = d.strategy->name();
-      plan.reason += d.reason;
-      plan.workspace = d.strategy->apply_workspace(p, limits);
-      plan.elements_moved = n * d.strategy->apply_traffic(p, limits);
+      const Half& half = half_for(apply, p, limits, options);
+      plan.strategy = half.decision.strategy->name();
+      plan.reason += half.decision.reason;
+      plan.workspace = half.workspace;
+      plan.elements_moved = n * half.traffic;
     }
     if (pass == Pass::backward && mask.any_parameter()) {
-      const Decision d = gradient_strategy(p, limits, options);
-      if (plan.strategy != d.strategy->name()) {
-        plan.strategy += (plan.strategy.empty() ? "" : " + ") + std::string(d.strategy->name());
-      }
-      plan.reason += (plan.elements_moved == 0 ? "" : "; weight gradient by ") + d.reason;
+      const Half& half = half_for(weight_gradient, p, limits, options);
+      const char* const name = half.decision.strategy->name();
+      if (plan.strategy != name) plan.strategy += (plan.strategy.empty() ? "" : " + ") + std::string(name);
+      plan.reason += (plan.elements_moved == 0 ? "" : "; weight gradient by ") + half.decision.reason;
       // The two halves of a backward run one after the other and share the workspace.
-      plan.workspace = std::max(plan.workspace, d.strategy->gradient_workspace(p, limits));
-      plan.elements_moved += n * d.strategy->gradient_traffic(p, limits);
+      plan.workspace = std::max(plan.workspace, half.workspace);
+      plan.elements_moved += n * half.traffic;
     }
     return plan;
   }
@@ -91,8 +91,8 @@ class Cuda final : public Backend {
     DeviceLimits limits;
     if (Status s = current_device(limits); !s.ok()) return s;
     const ApplyCall call{p, image_of(x, 1), image_of(y, p.stride), filters_of(p, parameters)};
-    return apply_strategy(p, limits, options)
-        .strategy->apply(call, workspace, limits, static_cast<cudaStream_t>(options.stream));
+    return half_for(apply, p, limits, options)
+        .decision.strategy->apply(call, workspace, limits, static_cast<cudaStream_t>(options.stream));
   }
 
   Status backward(const Problem& p, const ConstTensorView& x, const Parameters& parameters, const ConstTensorView& dy,
@@ -106,7 +106,8 @@ class Cuda final : public Backend {
       ApplyCall call{p, dy_image, image_of(gradients.x, 1), filters_of(p, parameters)};
       call.filters.rotated = true;
       call.filters.bias = nullptr;
-      if (Status s = apply_strategy(p, limits, options).strategy->apply(call, workspace, limits, stream); !s.ok())
+      if (Status s = half_for(apply, p, limits, options).decision.strategy->apply(call, workspace, limits, stream);
+          !s.ok())
         return s;
     }
     if (!mask.any_parameter()) return {};
@@ -116,7 +117,8 @@ class Cuda final : public Backend {
                       .levels = p.levels,
                       .channels = p.channels};
     const GradientCall call{.problem = p, .x = image_of(x, 1), .dy = dy_image, .base = mask.base};
-    if (Status s = gradient_strategy(p, limits, options).strategy->gradient(call, workspace, limits, stream, finish);
+    if (Status s = half_for(weight_gradient, p, limits, options)
+                       .decision.strategy->gradient(call, workspace, limits, stream, finish);
         !s.ok()) {
       return s;
     }
@@ -124,11 +126,35 @@ class Cuda final : public Backend {
   }
 
  private:
-  Decision apply_strategy(const Problem& p, const DeviceLimits& limits, const Options& options) const {
-    return fixed_ ? fixed(options) : choose_apply(p, limits);
-  }
-  Decision gradient_strategy(const Problem& p, const DeviceLimits& limits, const Options& options) const {
-    return fixed_ ? fixed(options) : choose_gradient(p, limits);
+  enum Which { apply, weight_gradient };
+  // A call's forward or input gradient, or its weight gradient: which strategy, and what that needs.
+  struct Half {
+    const Cuda* backend;
+    Problem problem;
+    DeviceLimits limits;
+    Reformulations switches;
+    Decision decision;
+    std::size_t workspace;
+    double traffic;
+  };
+  // A call asks three times (size of the workspace, check of it, run), so each thread keeps its last answers.
+  const Half& half_for(Which which, const Problem& p, const DeviceLimits& limits, const Options& options) const {
+    thread_local std::optional<Half> last[2];
+    std::optional<Half>& half = last[which];
+    const Reformulations& switches = options.reformulations;
+    if (half && half->backend == this && half->problem == p && half->limits == limits && half->switches == switches) {
+      return *half;
+    }
+    const Decision d = fixed_ ? fixed(options) : which == apply ? choose_apply(p, limits) : choose_gradient(p, limits);
+    const Strategy& s = *d.strategy;
+    half = {this,
+            p,
+            limits,
+            switches,
+            d,
+            which == apply ? s.apply_workspace(p, limits) : s.gradient_workspace(p, limits),
+            which == apply ? s.apply_traffic(p, limits) : s.gradient_traffic(p, limits)};
+    return *half;
   }
   Decision fixed(const Options& options) const {
     const Strategy& strategy = fixed_(options);

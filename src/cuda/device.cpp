@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "cuda/kernels/launch.hpp"
 
@@ -30,7 +31,57 @@ Status read(int device, DeviceLimits& limits) {
   return {};
 }
 
+// All that a block may have beside the kernel's static shared memory, so that no later call need raise the limit.
+cudaError_t allow_all_shared_memory(const void* kernel, int device) {
+  int most = 0;
+  cudaFuncAttributes attributes;
+  if (cudaError_t e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) return e;
+  if (cudaError_t e = cudaFuncGetAttributes(&attributes, kernel)) return e;
+  most -= static_cast<int>(attributes.sharedSizeBytes);
+  if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most)) return e;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
+cudaError_t ask_driver(const void* kernel, int device, int blocks, int threads, std::size_t shared, int& at_once) {
+  if (cudaError_t e = allow_all_shared_memory(kernel, device)) return e;
+  if (blocks == 1) return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, threads, shared);
+  cudaLaunchAttribute cluster = cluster_of(blocks);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(&at_once, kernel, &config);
+}
+
 }  // namespace
+
+cudaLaunchAttribute cluster_of(int blocks) {
+  cudaLaunchAttribute a{};
+  a.id = cudaLaunchAttributeClusterDimension;
+  a.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  return a;
+}
+
+cudaError_t prepare_kernel(const void* kernel, int blocks, int threads, std::size_t shared, int& at_once) {
+  thread_local std::map<std::tuple<const void*, int, int, int, std::size_t>, int> known;
+  int device = 0;
+  cudaError_t e = cudaGetDevice(&device);
+  const std::tuple key{kernel, device, blocks, threads, shared};
+  if (const auto at = known.find(key); e == cudaSuccess && at != known.end()) {
+    at_once = at->second;
+    return cudaSuccess;
+  }
+  if (e == cudaSuccess) e = ask_driver(kernel, device, blocks, threads, shared, at_once);
+  if (e != cudaSuccess) {
+    cudaGetLastError();
+    return e;
+  }
+  if (at_once <= 0) return cudaErrorLaunchOutOfResources;
+  known[key] = at_once;
+  return cudaSuccess;
+}
 
 Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};

@@ -87,33 +87,15 @@ __device__ __forceinline__ void store_remote(unsigned address, const float (&v)[
   }
 }
 
-// Readies a kernel for clusters of `blocks` and says how many of them the device holds at once.
 template <class Kernel>
 cudaError_t prepare_clusters(Kernel* kernel, int blocks, int threads, std::size_t shared, int& clusters) {
-  int per_multiprocessor = 0;
-  if (cudaError_t e = prepare_persistent(kernel, threads, shared, per_multiprocessor); e != cudaSuccess) return e;
-  cudaLaunchAttribute size{};
-  size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared;
-  config.attrs = &size;
-  config.numAttrs = 1;
-  if (cudaError_t e = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config); e != cudaSuccess) {
-    cudaGetLastError();
-    return e;
-  }
-  return clusters > 0 ? cudaSuccess : cudaErrorLaunchOutOfResources;
+  return prepare_kernel(reinterpret_cast<const void*>(kernel), blocks, threads, shared, clusters);
 }
 
 template <class... Parameters, class... Arguments>
 cudaError_t launch_clusters(void (*kernel)(Parameters...), std::int64_t clusters, int blocks, int threads,
                             std::size_t shared, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute size{};
-  size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchAttribute size = cluster_of(blocks);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters * blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "cuda/device.hpp"
 #include "cuda/kernels/element.cuh"
 
 namespace wtconv::cuda {
@@ -44,20 +45,9 @@ using DeviceType = std::conditional_t<
     dtype == DType::f64, double,
     std::conditional_t<dtype == DType::f16, __half, std::conditional_t<dtype == DType::bf16, __nv_bfloat16, float>>>;
 
-// Readies a kernel for `shared` bytes of dynamic shared memory and says how many of its blocks a multiprocessor holds.
 template <class Kernel>
 cudaError_t prepare_persistent(Kernel* kernel, int threads, std::size_t shared, int& per_multiprocessor) {
-  for (const cudaError_t e : {
-           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-           cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-           cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, threads, shared),
-       }) {
-    if (e != cudaSuccess) {
-      cudaGetLastError();
-      return e;
-    }
-  }
-  return per_multiprocessor > 0 ? cudaSuccess : cudaErrorLaunchOutOfResources;
+  return prepare_kernel(reinterpret_cast<const void*>(kernel), 1, threads, shared, per_multiprocessor);
 }
 
 }  // namespace wtconv::cuda
