@@ -1,5 +1,6 @@
 """The benchmarks' scripts on tiny shapes: what they measure is there, and they survive interruptions. No time is judged."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from oracle import BACKENDS
 
 pytest.importorskip("tqdm")
 BENCH = Path(__file__).parents[2] / "bench"
@@ -105,6 +107,15 @@ def test_the_published_evaluation_killed_and_resumed(tmp_path, capsys):
     assert {row[0] for row in rows(report, "Absolute figures")} >= {"WTConv, plain PyTorch", "WTConv, this library"}
     pictures = ["latency.png", "memory.png"] if importlib.util.find_spec("matplotlib") else []
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_errors_are_at_most_twice_the_plain_layers(backend, dtype):
+    """In tiles, for y and every gradient, where sums have thousands of terms: one long sum in float32 would not do."""
+    run = script("paper/run")
+    errors = run.agree(run.Case((2, 32, 64, 64), dtype, 5, 2), backend, argparse.Namespace(device="cpu"))
+    assert all(e["plain"] > 0 and e["worst tile"] <= 2 for e in errors.values()), errors
 
 
 def test_networks(tmp_path, capsys):
