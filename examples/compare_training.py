@@ -135,6 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     p.add_argument("--window", type=int, default=20, help="steps over which losses are averaged, default %(default)s")
     p.set_defaults(out=Path("out/compare_training"), steps=300, warmup=20)
     options = p.parse_args(arguments)
+    train.require_one_process(p.prog)
     if options.layer == PLAIN:
         raise SystemExit(f"--layer {PLAIN} is what the other is compared with")
     if not 1 <= options.window <= options.steps:

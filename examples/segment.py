@@ -368,6 +368,7 @@ def main(arguments: list[str] | None = None) -> None:
     p.add_argument("--smoke", action="store_true", help="generated shapes, few steps: does the program work?")
     p.set_defaults(data=None, out=Path("out/segment"), epochs=20, batch_size=16, lr=2e-3, warmup=20, model="unet")
     options = p.parse_args(arguments)
+    train.require_one_process(p.prog)
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     if options.smoke:

@@ -599,6 +599,11 @@ def describe(options: argparse.Namespace, ranks: Ranks, model: nn.Module) -> dic
     }
 
 
+def require_one_process(program: str) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SystemExit(f"{program} runs as one process, not under torchrun (WORLD_SIZE={os.environ['WORLD_SIZE']})")
+
+
 def keyword(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     try:

@@ -131,6 +131,13 @@ def test_intersection_over_union(tmp_path):
     assert max(expected) > 0
 
 
+@pytest.mark.parametrize("program", [compare_training, segment])
+def test_not_under_torchrun(program, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="one process.*WORLD_SIZE=2"):
+        program.main(["--smoke"] if program is segment else [])
+
+
 def test_errors_name_what_is_wrong(tmp_path):
     image = pytest.importorskip("PIL.Image")
     with pytest.raises(SystemExit, match="no folder .*images"):
