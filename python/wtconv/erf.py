@@ -237,7 +237,9 @@ def load_images(folder: Path, count: int, size: int) -> list[Tensor]:
 def draw(results: dict[str, dict[str, Any]], pyplot: Any, picture: Path) -> None:
     count = len(results)
     figure, panels = pyplot.subplots(1, count + 1, figsize=(3.4 * (count + 1), 4.2), layout="constrained")
-    for (name, result), axes in zip(results.items(), panels):
+    short = [model.partition("@")[0] for model in results]
+    names = short if len(set(short)) == count else list(results)  # files tell them apart
+    for name, result, axes in zip(names, results.values(), panels):
         share = result["share"]
         relative = (share / share.max()).clamp(min=1e-6).log10()
         axes.imshow(relative.numpy(), vmin=-5, vmax=0, cmap="magma", interpolation="nearest")
@@ -254,7 +256,7 @@ def draw(results: dict[str, dict[str, Any]], pyplot: Any, picture: Path) -> None
     panels[-1].set(xlabel="side of the square, pixels", ylabel="contribution inside, %", ylim=(0, 101))
     panels[-1].grid(alpha=0.3)
     panels[-1].legend(fontsize="x-small")
-    figure.savefig(picture, dpi=110)
+    figure.savefig(picture, dpi=90, bbox_inches="tight")
     pyplot.close(figure)
 
 
