@@ -163,8 +163,17 @@ def agreement_table(store: Store) -> str | None:
             e = r["errors"][name]
             cells.append(f"{e['ours']:.1e} / {e['plain']:.1e}, {e['worst tile']:.2f}")
             worst = max(worst, e["worst tile"])
-        rows.append([key["dtype"], str(key["k"]), str(key["L"]), *cells, "yes" if worst <= 2 else "NO"])
-    return table(["type", "k", "L", "y", "dx", "dw", "ds", "within twice"], rows) if rows else None
+        rows.append(
+            [
+                "x".join(map(str, key["shape"])),
+                key["dtype"],
+                str(key["k"]),
+                str(key["L"]),
+                *cells,
+                "yes" if worst <= 2 else "NO",
+            ]
+        )
+    return table(["x", "type", "k", "L", "y", "dx", "dw", "ds", "within twice"], rows) if rows else None
 
 
 def traffic_table(store: Store, models: dict[int, dict[str, float]]) -> str | None:

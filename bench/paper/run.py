@@ -269,8 +269,8 @@ def work(options: argparse.Namespace, store: Store) -> Iterator[tuple[str, Calla
         methods = ["plain", "wtconv", *convolutions(kernel)]
         return f"layers {case.name()}", lambda: time_layers(case, methods, options, store)
 
-    def agreement(dtype, kernel, level):
-        case = Case(options.agreement_shape, dtype, kernel, level)
+    def agreement(shape, dtype, kernel, level):
+        case = Case(shape, dtype, kernel, level)
         key = case.key("wtconv", "agreement")
 
         def run():
@@ -299,7 +299,9 @@ def work(options: argparse.Namespace, store: Store) -> Iterator[tuple[str, Calla
         return f"traffic {case.name()} {method} {what}", run
 
     if "agreement" in parts:
-        yield from (agreement(d, k, level) for k in kernels for d in dtypes for level in levels)
+        published, many = options.agreement_shapes
+        yield from (agreement(many, d, k, deepest) for k in kernels for d in dtypes)
+        yield from (agreement(published, d, k, level) for k in kernels for d in dtypes for level in levels)
     if "layers" in parts:
         yield from (layers(first, d, kernels[0], level) for d in dtypes for level in reversed(levels))
     if "ablation" in parts:
@@ -349,9 +351,9 @@ def main(arguments: list[str] | None = None) -> None:
         case, method, what = json.loads(options.counted)
         return counted(Case(**case), method, what)
     results = options.out / "results.jsonl"
-    options.agreement_shape = (2, 32, 64, 64)
+    options.agreement_shapes = [(2, 32, 64, 64), (64, 16, 56, 56)]  # the published one, and one of long sums
     if options.smoke:
-        vars(options).update(SMOKE, agreement_shape=(1, 4, 32, 32), rounds=5, seconds=0.0)
+        vars(options).update(SMOKE, agreement_shapes=[(1, 4, 32, 32), (8, 4, 28, 28)], rounds=5, seconds=0.0)
         options.parts = [part for part in options.parts if part != "compiled"]  # takes minutes
     options.shapes = [tuple(map(int, s.split("x"))) for s in options.shapes] if options.shapes else SWEEP
     if bad := [s for s in options.shapes if len(s) != 4]:

@@ -335,7 +335,7 @@ class Correlation {
  private:
   static constexpr std::int64_t most_rows = 64;
   // Longer sums go through double: with 4096 terms the roundings were up to nine times those of PyTorch's operators.
-  static constexpr std::int64_t most_terms = 128;
+  static constexpr std::int64_t most_terms = 64;
 
   std::int64_t count() const { return g_.filters() * g_.taps() + 1; }
 

@@ -103,7 +103,7 @@ def test_the_published_evaluation_killed_and_resumed(tmp_path, capsys):
     ]  # fmt: skip
     assert all(row[-1] == "2" for row in table if row[0] == "WTConv, this library")
     assert len(rows(report, "The three reformulations, training step, fp32, k = 3: times")) == 6
-    assert len(rows(report, "Numerical agreement")) == 4
+    assert len(rows(report, "Numerical agreement")) == 6
     assert {row[0] for row in rows(report, "Absolute figures")} >= {"WTConv, plain PyTorch", "WTConv, this library"}
     pictures = ["latency.png", "memory.png"] if importlib.util.find_spec("matplotlib") else []
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
