@@ -99,16 +99,15 @@ struct Gradient {
   }
 };
 
-template <DType dtype, int kernel>
-struct LaunchApply {
-  static cudaError_t run(const ClusterCall& call, cudaStream_t s) { return launch_cluster_as<dtype, kernel>(call, s); }
-};
-template <DType dtype, int kernel>
-struct LaunchGradient {
-  static cudaError_t run(ClusterGradientCall& call, cudaStream_t s) {
-    return launch_cluster_gradient_as<dtype, kernel>(call, s);
-  }
-};
+cudaError_t launch_apply(auto& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel,
+                       [&]<DType dtype, int kernel>() { return launch_cluster_as<dtype, kernel>(run, stream); });
+}
+cudaError_t launch_gradient(auto& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel, [&]<DType dtype, int kernel>() {
+    return launch_cluster_gradient_as<dtype, kernel>(run, stream);
+  });
+}
 
 class Cluster final : public Strategy {
  public:
@@ -146,7 +145,7 @@ class Cluster final : public Strategy {
                              .load_vectors = rows_load_vectors(call.in, p.dtype, p.height, p.width),
                              .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
     if (!run.args.load_vectors || run.args.vector != 4) run.shape = -1;
-    return check(dispatch_unit<LaunchApply>(run, stream), "cluster: launching the kernel");
+    return check(launch_apply(run, stream), "cluster: launching the kernel");
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits, cudaStream_t stream,
@@ -170,7 +169,7 @@ class Cluster final : public Strategy {
                                      .partials = static_cast<float*>(workspace.data)}};
     if (!run.args.load_vectors_x || !run.args.load_vectors_dy) run.shape = -1;
     if (plan.work.items() > 0) {
-      const Status s = check(dispatch_unit<LaunchGradient>(run, stream), "cluster: launching the weight gradient");
+      const Status s = check(launch_gradient(run, stream), "cluster: launching the weight gradient");
       if (!s.ok()) return s;
     }
     finish.partials[finish.count++] = {.data = workspace.data,

@@ -13,21 +13,21 @@ namespace wtconv::cuda {
 // Empty, or why no on-chip strategy takes the problem.
 std::string not_on_chip(const Problem& p);
 
-// Calls Launch<dtype, kernel>::run(call, stream): one unit for each pair.
-template <template <DType, int> class Launch, class Call>
-cudaError_t dispatch_unit(Call& call, cudaStream_t stream) {
-  const auto sized = [&]<DType dtype>() {
-    switch (call.kernel) {
+// Calls launch.operator()<dtype, kernel>(): one unit for each pair.
+template <class Launch>
+cudaError_t dispatch_unit(DType dtype, int kernel, Launch&& launch) {
+  const auto sized = [&]<DType type>() {
+    switch (kernel) {
       case 3:
-        return Launch<dtype, 3>::run(call, stream);
+        return launch.template operator()<type, 3>();
       case 5:
-        return Launch<dtype, 5>::run(call, stream);
+        return launch.template operator()<type, 5>();
       case 7:
-        return Launch<dtype, 7>::run(call, stream);
+        return launch.template operator()<type, 7>();
     }
     return cudaErrorInvalidValue;
   };
-  switch (call.dtype) {
+  switch (dtype) {
     case DType::f32:
       return sized.template operator()<DType::f32>();
     case DType::f16:
@@ -39,4 +39,12 @@ cudaError_t dispatch_unit(Call& call, cudaStream_t stream) {
   }
   return cudaErrorInvalidValue;
 }
+
+// The same for Launch<dtype, kernel>::run(call, stream).
+template <template <DType, int> class Launch, class Call>
+cudaError_t dispatch_unit(Call& call, cudaStream_t stream) {
+  return dispatch_unit(call.dtype, call.kernel,
+                       [&]<DType dtype, int kernel>() { return Launch<dtype, kernel>::run(call, stream); });
+}
+
 }  // namespace wtconv::cuda

@@ -18,18 +18,15 @@ Work gradient_work(const Problem& p) {
   return work;
 }
 
-template <DType dtype, int kernel>
-struct LaunchApply {
-  static cudaError_t run(const RegistersCall<RegistersArgs>& call, cudaStream_t s) {
-    return launch_registers_as<dtype, kernel>(call, s);
-  }
-};
-template <DType dtype, int kernel>
-struct LaunchGradient {
-  static cudaError_t run(const RegistersCall<RegistersGradientArgs>& call, cudaStream_t s) {
-    return launch_registers_gradient_as<dtype, kernel>(call, s);
-  }
-};
+cudaError_t launch_apply(auto& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel,
+                       [&]<DType dtype, int kernel>() { return launch_registers_as<dtype, kernel>(run, stream); });
+}
+cudaError_t launch_gradient(auto& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel, [&]<DType dtype, int kernel>() {
+    return launch_registers_gradient_as<dtype, kernel>(run, stream);
+  });
+}
 
 class Registers final : public Strategy {
  public:
@@ -62,7 +59,7 @@ class Registers final : public Strategy {
         .kernel = p.kernel,
         .shape = find_shape(register_shapes, p),
         .args = {.in = call.in, .out = call.out, .filters = call.filters, .batch = p.batch, .channels = p.channels}};
-    return check(dispatch_unit<LaunchApply>(run, stream), "registers: launching the kernel");
+    return check(launch_apply(run, stream), "registers: launching the kernel");
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits&, cudaStream_t stream,
@@ -79,7 +76,7 @@ class Registers final : public Strategy {
                                                             .channels = p.channels,
                                                             .work = work,
                                                             .partials = static_cast<float*>(workspace.data)}};
-    return check(dispatch_unit<LaunchGradient>(run, stream), "registers: launching the weight gradient");
+    return check(launch_gradient(run, stream), "registers: launching the weight gradient");
   }
 };
 

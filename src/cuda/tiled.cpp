@@ -60,16 +60,14 @@ Work gradient_work(const Problem& p, const DeviceLimits& limits) {
   return work;
 }
 
-template <DType dtype, int kernel>
-struct LaunchApply {
-  static cudaError_t run(const TiledCall& call, cudaStream_t s) { return launch_tiled_as<dtype, kernel>(call, s); }
-};
-template <DType dtype, int kernel>
-struct LaunchGradient {
-  static cudaError_t run(const TiledGradientCall& call, cudaStream_t s) {
-    return launch_tiled_gradient_as<dtype, kernel>(call, s);
-  }
-};
+cudaError_t launch_apply(auto& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel,
+                       [&]<DType dtype, int kernel>() { return launch_tiled_as<dtype, kernel>(run, stream); });
+}
+cudaError_t launch_gradient(auto& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel,
+                       [&]<DType dtype, int kernel>() { return launch_tiled_gradient_as<dtype, kernel>(run, stream); });
+}
 
 class Tiled final : public Strategy {
  public:
@@ -158,7 +156,7 @@ class Tiled final : public Strategy {
       if (Status s = strategy.apply(rest, carve.rest(workspace.bytes), limits, stream); !s.ok()) return s;
       run.args.deep = added;
     }
-    return check(dispatch_unit<LaunchApply>(run, stream), "tiled: launching the tiles");
+    return check(launch_apply(run, stream), "tiled: launching the tiles");
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits, cudaStream_t stream,
@@ -183,7 +181,7 @@ class Tiled final : public Strategy {
                                            .first_level = call.first_level,
                                            .base = call.base,
                                            .partials = partials}};
-      const Status s = check(dispatch_unit<LaunchGradient>(run, stream), "tiled: launching the weight gradient");
+      const Status s = check(launch_gradient(run, stream), "tiled: launching the weight gradient");
       if (!s.ok()) return s;
     }
     const Problem deep = deep_problem(p);

@@ -55,7 +55,9 @@ class Borders {
   __device__ __forceinline__ void store(int threads) const {
     const unsigned base = shared_address(pyramid_);
     unsigned expected = 0;
-    each_level([&](const LevelLayout& level, int bands, int skew) {
+    each_level<0>(plane_, [&](auto l) {
+      const LevelLayout level = plane_.at(l);
+      const int bands = l == 0 ? 1 : 4, skew = l == 0 ? plane_.total().skew : 0;
       const int above = min(pad, band_.rank * level.height);
       const int below = min(pad, (band_.blocks - 1 - band_.rank) * level.height);
       expected += 4 * level.pitch * bands * (above + below);
@@ -86,14 +88,6 @@ class Borders {
   __device__ __forceinline__ void wait() { wait_for_bytes<true>(barrier_, parity_); }
 
  private:
-  template <class F>
-  __device__ __forceinline__ void each_level(F&& f) const {
-    static_for<0, max_levels>([&](auto l) {
-      if (l > plane_.total().levels) return;
-      f(plane_.at(l), l == 0 ? 1 : 4, l == 0 ? plane_.total().skew : 0);
-    });
-  }
-
   static constexpr int pad = kernel / 2;
   const Plane& plane_;
   float* pyramid_;

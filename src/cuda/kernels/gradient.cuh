@@ -27,8 +27,7 @@ __device__ __forceinline__ GradientItem find_gradient_item(const PlaneX& x, cons
   GradientItem item{0, 0, 0, 0, -1};
   const auto total = x.total();
   const int bases = total.base_items;
-  static_for<0, max_levels>([&](auto l) {
-    if (l > total.levels) return;
+  each_level<0>(x, [&](auto l) {
     const auto lx = x.at(l);
     const auto ld = dy.at(l);
     const int in_band = lx.across * lx.down, index = l == 0 ? t : t - bases - lx.first_item;
@@ -121,8 +120,7 @@ __device__ __forceinline__ void write_partial(const PlaneX& x, float* scratch, c
     return add(level, 0, level.across * level.down, level.across, word);
   };
   for (int t = thread_index(); t < taps; t += threads) to[t] = add_base(t);
-  static_for<1, max_levels>([&](auto l) {
-    if (l > total.levels) return;
+  each_level<1>(x, [&](auto l) {
     const LevelLayout level = x.at(l);
     const float factor = ldexpf(1.f, -2 * (first_level + l));  // Haar's, of both pyramids
     for (int t = thread_index(); t < 4 * taps; t += threads) {

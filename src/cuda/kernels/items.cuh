@@ -32,8 +32,7 @@ template <class Plane>
 __device__ __forceinline__ LevelItem find_item(const Plane& plane, int t) {
   const auto total = plane.total();
   LevelItem item{0, 0};
-  static_for<1, max_levels>([&](auto l) {
-    if (l > total.levels) return;
+  each_level<1>(plane, [&](auto l) {
     const auto level = plane.at(l);
     const int bands = 4 * level.across * level.down, index = t - level.first_item;
     if (index < 0 || index >= total.planes * bands) return;

@@ -28,14 +28,11 @@ struct FixedPlane {
   }
 };
 
-// Read from the kernel's arguments: any size.
+// Read from the kernel's arguments: any size. Its levels are a loop, not unrolled.
 struct AnyPlane {
   Layout layout;
   static constexpr int max_threads = any_threads, min_blocks = 1, item_rows = any_rows;
-  template <int l>
-  __device__ __forceinline__ const LevelLayout& at(Int<l>) const {
-    return layout.level[l];
-  }
+  __device__ __forceinline__ const LevelLayout& at(int l) const { return layout.level[l]; }
   __device__ __forceinline__ const LayoutTotals& total() const { return layout.total; }
 };
 
@@ -63,6 +60,26 @@ __device__ __forceinline__ void static_for(F&& f) {
     static_for<first + 1, last>(f);
   }
 }
+
+// f(l) for the plane's levels from `first` on: an Int<l> where they are constants, else an int.
+template <int first, class Plane, class F>
+__device__ __forceinline__ void each_level(const Plane& plane, F&& f) {
+  if constexpr (std::is_empty_v<Plane>) {
+    static_for<first, max_levels>([&](auto l) {
+      if (l <= plane.total().levels) f(l);
+    });
+  } else {
+#pragma unroll 1
+    for (int l = first; l <= plane.total().levels; ++l) f(l);
+  }
+}
+
+// The level before l.
+template <int l>
+__device__ __forceinline__ constexpr Int<l - 1> before(Int<l>) {
+  return {};
+}
+__device__ __forceinline__ int before(int l) { return l - 1; }
 
 // threadIdx.x, read again at every call. Otherwise index arithmetic is hoisted out of a persistent block's loop into
 // registers that the filters need (nvcc 13.0 spills them).

@@ -152,10 +152,9 @@ __device__ __forceinline__ void analyse(const Plane& plane, float* arena, int t,
 template <class Plane>
 __device__ __forceinline__ void deep_analysis(const Plane& plane, float* arena, int threads) {
   const auto total = plane.total();
-  static_for<4, max_levels>([&](auto l) {
-    if (l > total.levels || l <= shuffle_levels(total.tile)) return;
-    const auto to = plane.at(l);
-    const auto from = plane.at(Int<decltype(l)::value - 1>{});
+  each_level<4>(plane, [&](auto l) {
+    if (l <= shuffle_levels(total.tile)) return;
+    const auto to = plane.at(l), from = plane.at(before(l));
     __syncthreads();
     const int size = to.height * to.width;
     for (int i = thread_index(); i < total.planes * size; i += threads) {
@@ -217,8 +216,7 @@ __device__ __forceinline__ void add_synthesis(const Plane& plane, const float* p
   float coarse[2] = {deep[0], deep[1]};
   if (total.levels >= 3) {
     float common = 0.f;
-    static_for<4, max_levels>([&](auto l) {
-      if (l > total.levels) return;
+    each_level<4>(plane, [&](auto l) {
       const auto level = plane.at(l);
       const float* z =
           pyramid + level.offset + ((i >> (l - 3)) + total.pad) * level.pitch + (j >> (l - 2)) + total.left;

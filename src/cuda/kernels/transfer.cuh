@@ -51,6 +51,15 @@ __host__ __device__ constexpr int staged_plane(int height, int width) {
   return (height * width * static_cast<int>(sizeof(T)) + 15) / 16 * 16;
 }
 
+// Where the image keeps row (or column) i >= 0 of those it stands for, or -1. The quotient is exact where the step
+// divides i, and no other quotient passes the test: a division in a few instructions.
+__device__ __forceinline__ int kept_place(const Image& image, int i) {
+  if (image.step == 1) return i;
+  const auto step = static_cast<unsigned>(image.step);
+  const unsigned place = __umulhi(static_cast<unsigned>(i), 0xffffffffu / step + 1);
+  return place * step == static_cast<unsigned>(i) ? static_cast<int>(place) : -1;
+}
+
 // Offset of pixel (r, q) of a plane that fits on chip, or -1 where the image does not keep it.
 __device__ __forceinline__ std::int64_t offset_on_chip(const Image& image, int r, int q) {
   if (image.step != 1) {
@@ -227,13 +236,21 @@ __device__ __forceinline__ void load_block(float (&v)[8][4], const T* plane, con
     }
     return;
   }
+  // The strides of a row and of a column apart, so that divisions by a step are few.
+  int columns[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    columns[j] = c + j < 0 || c + j >= width ? -1 : kept_place(image, c + j);
+  }
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
+    if (r0 + k < 0 || r0 + k >= height) continue;
+    const int row = kept_place(image, r0 + k);
+    if (row < 0) continue;
+    const T* const from = plane + row * image.row;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (r0 + k < 0 || r0 + k >= height || c + j < 0 || c + j >= width) continue;
-      const std::int64_t at = offset_on_chip(image, r0 + k, c + j);
-      if (at >= 0) v[k][j] = widen(plane[at]);
+      if (columns[j] >= 0) v[k][j] = widen(from[columns[j] * image.column]);
     }
   }
 }

@@ -30,9 +30,9 @@ inline constexpr ResidentShape apply_shapes[] = {
 // The weight gradient: every thread keeps a filter's sums (k * k registers) over all planes of a channel; two pyramids.
 // Not varied yet.
 inline constexpr ResidentShape gradient_shapes[] = {
-    {56, 56, 5, 3, 1, 7, 2}, {28, 28, 4, 3, 2, 7, 4}, {14, 14, 3, 3, 4, 7, 6}, {7, 7, 2, 3, 16, 7, 4},  //
-    {56, 56, 5, 5, 1, 7, 2}, {28, 28, 4, 5, 2, 7, 4}, {14, 14, 3, 5, 4, 7, 6}, {7, 7, 2, 5, 16, 7, 4},  //
-    {56, 56, 5, 7, 1, 7, 2}, {28, 28, 4, 7, 2, 7, 3}, {14, 14, 3, 7, 4, 7, 4}, {7, 7, 2, 7, 16, 7, 3},
+    {56, 56, 5, 3, 1, 7, 2}, {28, 28, 4, 3, 2, 7, 4}, {14, 14, 3, 3, 4, 7, 6},  //
+    {56, 56, 5, 5, 1, 7, 2}, {28, 28, 4, 5, 2, 7, 4}, {14, 14, 3, 5, 4, 7, 6},  //
+    {56, 56, 5, 7, 1, 7, 2}, {28, 28, 4, 7, 2, 7, 3}, {14, 14, 3, 7, 4, 7, 4},
 };
 
 // Any other plane. 640 threads leave 96 registers each.
