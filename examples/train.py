@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import gzip
 import json
 import math
@@ -105,6 +106,7 @@ class Idx(Images):
         return x, torch.from_numpy(self.labels[batch.indices])
 
 
+@functools.lru_cache(maxsize=4)  # a comparison trains on the same files many times
 def read_idx(path: Path) -> np.ndarray:
     with gzip.open(path) as file:
         header = np.frombuffer(file.read(4), np.uint8)
