@@ -67,7 +67,8 @@ def ablation_methods(device: str) -> list[str]:
     available = [b.name for b in wtconv.backends() if b.device == device and not b.unavailable]
     base = BASELINE[device]
     steps = ["+".join([base, *SWITCHES[:on]]) for on in range(4)] if base in available else []
-    return steps + [name for name in available if name not in (base, "reference")]
+    same = (base, "cuda-levels", "reference")  # cuda-levels is cuda-unfused with all three
+    return steps + [name for name in available if name not in same]
 
 
 def layer(method: str, case: Case, device: str) -> nn.Module:
@@ -93,7 +94,7 @@ def layer(method: str, case: Case, device: str) -> nn.Module:
 
 def check(case: Case, modules: dict[str, nn.Module], x: Tensor) -> None:
     """Every WTConv layer gives what the plain one gives, before any is timed."""
-    with torch.inference_mode():
+    with torch.inference_mode(), measure.full_precision():
         results = {n: m(x).float() for n, m in modules.items() if hasattr(m, "wavelet_convs")}
     expected = results.get("plain", next(iter(results.values()), None))
     for name, y in results.items():
