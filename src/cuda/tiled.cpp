@@ -50,7 +50,7 @@ PoolArgs pool_args(const Problem& p, const Image& in, float* out) {
 }
 
 std::int64_t most_gradient_blocks(const Problem& p, const DeviceLimits& limits) {
-  return std::int64_t{gradient_tile_shape(p.kernel, own_levels(p)).blocks} * limits.multiprocessors;
+  return std::int64_t{gradient_tile_shape(p.kernel).blocks} * limits.multiprocessors;
 }
 
 // With as many blocks as it may ever have.
@@ -83,7 +83,7 @@ class Tiled final : public Strategy {
       return "a channel has more than 2^30 tiles";
     }
     // The largest of its kernels, the weight gradient's, must fit.
-    const ResidentShape s = gradient_tile_shape(p.kernel, own_levels(p));
+    const ResidentShape s = gradient_tile_shape(p.kernel);
     const auto make = [&](Use use) { return make_layout(s.height, s.width, s.levels, s.kernel, 1, s.rows, use); };
     const std::size_t bytes = 4 * (std::size_t(gradient_arena_words(make(Use::correlation).total, p.kernel)) +
                                    make(Use::correlated).total.words);
@@ -107,7 +107,7 @@ class Tiled final : public Strategy {
   }
   std::size_t gradient_workspace(const Problem& p, const DeviceLimits& limits) const override {
     Carver carve(nullptr);
-    carve.take(4 * gradient_work(p, limits).slots() * partial_size(p.kernel, own_levels(p)));
+    carve.take(4 * gradient_work(p, limits).slots() * partial_size(p.kernel, tile_levels));
     const Problem deep = deep_problem(p);
     if (deep.levels == 0) return carve.used();
     carve.take(4 * elements(deep));
@@ -133,13 +133,13 @@ class Tiled final : public Strategy {
     const Problem& p = call.problem;
     TiledCall run{.dtype = p.dtype,
                   .kernel = p.kernel,
-                  .levels = own_levels(p),
                   .multiprocessors = limits.multiprocessors,
                   .args = {.in = call.in,
                            .out = call.out,
                            .filters = call.filters,
                            .grid = tile_grid(p.height, p.width),
                            .channels = p.channels,
+                           .levels = own_levels(p),
                            .load_vectors = rows_load_vectors(call.in, p.dtype, p.height, p.width),
                            .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
     run.args.work = {.per_channel = p.batch * run.args.grid.tiles(), .channels = p.channels};
@@ -164,18 +164,18 @@ class Tiled final : public Strategy {
     const Problem& p = call.problem;
     Work work = gradient_work(p, limits);
     Carver carve(workspace.data);
-    auto* const partials = static_cast<float*>(carve.take(4 * work.slots() * partial_size(p.kernel, own_levels(p))));
+    auto* const partials = static_cast<float*>(carve.take(4 * work.slots() * partial_size(p.kernel, tile_levels)));
     work.blocks =
         choose_blocks(work, most_gradient_blocks(p, limits), channels_innermost(call.x) || channels_innermost(call.dy));
-    finish.partials[finish.count++] = {partials, DType::f32, work, call.first_level, own_levels(p)};
+    finish.partials[finish.count++] = {partials, DType::f32, work, call.first_level, tile_levels};
     if (work.items() > 0) {
       const TiledGradientCall run{.dtype = p.dtype,
                                   .kernel = p.kernel,
-                                  .levels = own_levels(p),
                                   .args = {.x = call.x,
                                            .dy = call.dy,
                                            .grid = tile_grid(p.height, p.width),
                                            .work = work,
+                                           .levels = own_levels(p),
                                            .load_vectors_x = rows_load_vectors(call.x, p.dtype, p.height, p.width),
                                            .load_vectors_dy = rows_load_vectors(call.dy, p.dtype, p.height, p.width),
                                            .first_level = call.first_level,
@@ -205,7 +205,7 @@ class Tiled final : public Strategy {
 }  // namespace
 
 TileGrid tile_grid(std::int64_t height, std::int64_t width) {
-  constexpr ResidentShape shape = tile_shape(3, 0);
+  constexpr ResidentShape shape = tile_shape(3);
   return {.height = int(height),
           .width = int(width),
           .across = int((width + shape.width - 1) / shape.width),

@@ -171,13 +171,15 @@ __device__ __forceinline__ void deep_analysis(const Plane& plane, float* arena, 
 }
 
 // A tile keeps its inside and a border as wide as the filters reach: real values there, zeros only outside the image.
+// Bands beyond the problem's levels stay zero.
 template <class Plane>
 struct KeepTile {
   const Plane& plane;
+  int levels;
   // Run-time level, but a constant wherever this is called: the branches fold.
   __device__ __forceinline__ bool row(int l, int r) const {
     const int height = plane.at(Int<0>{}).height >> l;
-    return r >= -plane.total().pad && r < height + plane.total().pad;
+    return l <= levels && r >= -plane.total().pad && r < height + plane.total().pad;
   }
   __device__ __forceinline__ bool columns(int l, int c) const {
     const int width = plane.at(Int<0>{}).width >> l;
@@ -191,10 +193,10 @@ __device__ __forceinline__ constexpr int tile_halo(const Plane& plane) {
   return ((plane.total().pad << plane.total().levels) + 7) / 8 * 8;
 }
 
-// The analysis of a tile of at most two levels, with its border; load(r, c, v) gives 8 rows x 4 columns at
-// coordinates that start at the tile and may be negative.
+// The analysis of a tile of at most two levels, `levels` of them, with its border; load(r, c, v) gives 8 rows x 4
+// columns at coordinates that start at the tile and may be negative.
 template <class Plane, class Load>
-__device__ __forceinline__ void analyse_tile(const Plane& plane, float* pyramid, int threads, Load&& load) {
+__device__ __forceinline__ void analyse_tile(const Plane& plane, float* pyramid, int levels, int threads, Load&& load) {
   const int halo = tile_halo(plane);
   const int across = (plane.at(Int<0>{}).width + 2 * halo) / 4, down = (plane.at(Int<0>{}).height + 2 * halo) / 8;
 #pragma unroll 1
@@ -203,7 +205,7 @@ __device__ __forceinline__ void analyse_tile(const Plane& plane, float* pyramid,
     float v[8][4];
     load(r0, c, v);
     float low[2];
-    store_block(plane, pyramid, r0, c, v, KeepTile<Plane>{plane}, low);
+    store_block(plane, pyramid, r0, c, v, KeepTile<Plane>{plane, levels}, low);
   }
 }
 

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     const TilePlace place(p.grid, plane, at.group);
     const T* const in = plane_of<T>(p.in, place.batch, at.channel);
     __syncthreads();
-    analyse_tile(plane, arena, threads, [&](int r, int c, float(&v)[8][4]) {
+    analyse_tile(plane, arena, p.levels, threads, [&](int r, int c, float(&v)[8][4]) {
       load_block(v, in, p.in, p.grid.height, p.grid.width, p.load_vectors, false, place.row + r, place.column + c);
     });
     __syncthreads();
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
           const int r = place.row + 8 * i, c = place.column + 4 * j;
           if (r >= p.grid.height || c >= p.grid.width) return;
           float deep[2] = {bias, bias};
-          if (total.levels == 2 && p.deep) {
+          if (p.deep) {
             const int h = (p.grid.height + 3) / 4, w = (p.grid.width + 3) / 4;
             const float* const from = p.deep + (place.batch * p.channels + at.channel) * h * w + r / 4 * w + c / 4;
             deep[0] += from[0];
@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
     const T* const x = plane_of<T>(p.x, place.batch, at.channel);
     const T* const dy = plane_of<T>(p.dy, place.batch, at.channel);
     __syncthreads();
-    analyse_tile(px, arena_x, threads, [&](int r, int c, float(&v)[8][4]) {
+    analyse_tile(px, arena_x, p.levels, threads, [&](int r, int c, float(&v)[8][4]) {
       load_block(v, x, p.x, p.grid.height, p.grid.width, p.load_vectors_x, false, place.row + r, place.column + c);
     });
-    analyse_tile(pd, arena_dy, threads, [&](int r, int c, float(&v)[8][4]) {
+    analyse_tile(pd, arena_dy, p.levels, threads, [&](int r, int c, float(&v)[8][4]) {
       load_block(v, dy, p.dy, p.grid.height, p.grid.width, p.load_vectors_dy, false, place.row + r, place.column + c);
     });
     __syncthreads();
@@ -126,57 +126,35 @@ __global__ void __launch_bounds__(PlaneX::max_threads, PlaneX::min_blocks)
   }
 }
 
-// Calls launch(Int<levels>{}).
-template <class Launch>
-cudaError_t dispatch_tile_levels(int levels, Launch&& launch) {
-  switch (levels) {
-    case 0:
-      return launch(Int<0>{});
-    case 1:
-      return launch(Int<1>{});
-    case 2:
-      return launch(Int<2>{});
-  }
-  return cudaErrorInvalidValue;
-}
-
 template <DType dtype, int kernel>
 cudaError_t launch_tiled_as(const TiledCall& call, cudaStream_t stream) {
-  return dispatch_tile_levels(call.levels, [&](auto levels) {
-    using Plane = FixedPlane<tile_shape(kernel, levels), Use::filtering>;
-    const auto entry = &tiled_kernel<DeviceType<dtype>, kernel, Plane>;
-    constexpr LayoutTotals total = Plane::layout.total;
-    const std::size_t shared =
-        sizeof(float) * (total.words + total.slack + filter_count(levels) * filter_words(kernel)) +
-        sizeof(LevelItem) * total.threads;
-    int per_multiprocessor = 0;
-    if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) {
-      return e;
-    }
-    TiledArgs args = call.args;
-    args.work.blocks = choose_blocks(args.work, per_multiprocessor * call.multiprocessors,
-                                     channels_innermost(args.in) || channels_innermost(args.out));
-    entry<<<static_cast<unsigned>(args.work.blocks), total.threads, shared, stream>>>(args, Plane{});
-    return launched();
-  });
+  using Plane = FixedPlane<tile_shape(kernel), Use::filtering>;
+  const auto entry = &tiled_kernel<DeviceType<dtype>, kernel, Plane>;
+  constexpr LayoutTotals total = Plane::layout.total;
+  const std::size_t shared =
+      sizeof(float) * (total.words + total.slack + filter_count(total.levels) * filter_words(kernel)) +
+      sizeof(LevelItem) * total.threads;
+  int per_multiprocessor = 0;
+  if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) return e;
+  TiledArgs args = call.args;
+  args.work.blocks = choose_blocks(args.work, per_multiprocessor * call.multiprocessors,
+                                   channels_innermost(args.in) || channels_innermost(args.out));
+  entry<<<static_cast<unsigned>(args.work.blocks), total.threads, shared, stream>>>(args, Plane{});
+  return launched();
 }
 
 template <DType dtype, int kernel>
 cudaError_t launch_tiled_gradient_as(const TiledGradientCall& call, cudaStream_t stream) {
-  return dispatch_tile_levels(call.levels, [&](auto levels) {
-    using PlaneX = FixedPlane<gradient_tile_shape(kernel, levels), Use::correlation>;
-    using PlaneDy = FixedPlane<gradient_tile_shape(kernel, levels), Use::correlated>;
-    const auto entry = &tiled_gradient_kernel<DeviceType<dtype>, kernel, PlaneX, PlaneDy>;
-    constexpr LayoutTotals total = PlaneX::layout.total;
-    const std::size_t shared = sizeof(float) * (gradient_arena_words(total, kernel) + PlaneDy::layout.total.words);
-    int per_multiprocessor = 0;
-    if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) {
-      return e;
-    }
-    entry<<<static_cast<unsigned>(call.args.work.blocks), total.threads, shared, stream>>>(call.args, PlaneX{},
-                                                                                           PlaneDy{});
-    return launched();
-  });
+  using PlaneX = FixedPlane<gradient_tile_shape(kernel), Use::correlation>;
+  using PlaneDy = FixedPlane<gradient_tile_shape(kernel), Use::correlated>;
+  const auto entry = &tiled_gradient_kernel<DeviceType<dtype>, kernel, PlaneX, PlaneDy>;
+  constexpr LayoutTotals total = PlaneX::layout.total;
+  const std::size_t shared = sizeof(float) * (gradient_arena_words(total, kernel) + PlaneDy::layout.total.words);
+  int per_multiprocessor = 0;
+  if (cudaError_t e = prepare_persistent(entry, total.threads, shared, per_multiprocessor); e != cudaSuccess) return e;
+  entry<<<static_cast<unsigned>(call.args.work.blocks), total.threads, shared, stream>>>(call.args, PlaneX{},
+                                                                                         PlaneDy{});
+  return launched();
 }
 
 }  // namespace wtconv::cuda

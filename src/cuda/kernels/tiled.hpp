@@ -22,13 +22,14 @@ struct TiledArgs {
   TileGrid grid;
   Work work{};  // tiles, in the order channel, batch, tile
   std::int64_t channels = 0;
+  int levels = 0;               // the tile's own, at most tile_levels
   const float* deep = nullptr;  // what the levels beyond add, (B, C, h, w) dense at the tile's last level; may be null
   bool load_vectors = false;    // rows of `in` can be read 4 elements at once
   int vector = 1;               // elements of one store, as in ResidentArgs
 };
 struct TiledCall {
   DType dtype = DType::f32;
-  int kernel = 0, levels = 0;  // levels: the tile's own, at most tile_levels
+  int kernel = 0;
   int multiprocessors = 0;
   TiledArgs args;  // without blocks
 };
@@ -39,14 +40,15 @@ struct TiledGradientArgs {
   Image x, dy;
   TileGrid grid;
   Work work{};
+  int levels = 0;  // the tile's own, at most tile_levels
   bool load_vectors_x = false, load_vectors_dy = false;
   int first_level = 0;        // the images are LL of this level
   bool base = true;           // sums for the base filter too
-  float* partials = nullptr;  // [slot][filter][tap], then one sum of dy
+  float* partials = nullptr;  // [slot][filter of tile_levels levels][tap], then one sum of dy
 };
 struct TiledGradientCall {
   DType dtype = DType::f32;
-  int kernel = 0, levels = 0;
+  int kernel = 0;
   TiledGradientArgs args;
 };
 template <DType dtype, int kernel>
