@@ -2,9 +2,9 @@
 
 Usage: python bench/torch/cuda_layers.py OUT.json
 
-Each time is that of 20 calls in a row over rotating inputs (beyond the L2 cache), by device events, divided by 20; the
-median of 9 such rounds. What Python and PyTorch cost is in it wherever the GPU waits for them. A step is a forward and
-the gradients of x and of every parameter. The answer is checked against the plain layer first.
+All are timed in turn over rotating inputs (beyond the L2 cache): a round is as many calls in a row as take 2 ms, 20 at
+most, between device events; the median of 5 to 30 rounds. What Python and PyTorch cost is in it wherever the GPU waits for
+it. A step is a forward and the gradients of x and of every parameter. The answer is checked against the plain layer first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import nn
 from wtconv import reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measure import DTYPES, alternating, block, commit, forward, step  # noqa: E402
+from measure import DTYPES, alternating, commit, forward, in_turn, step  # noqa: E402
 
 # batch, channels, height = width, kernel, levels
 SHAPES = [
@@ -34,18 +34,13 @@ SHAPES = [
     (8, 64, 256, 3, 3),
     (8, 64, 512, 5, 5),
 ]
-CALLS, ROUNDS, ROTATED = 20, 9, 150 << 20
+ROTATED = 150 << 20
 
 
-def time(call, calls: int = CALLS, rounds: int = ROUNDS) -> float:
-    call()
-    return statistics.median(block(call, calls, "cuda") for _ in range(rounds))
-
-
-def measure(layer, xs, dys, **options) -> dict[str, float]:
+def calls_of(layer, xs, dys) -> dict:
     return {
-        "forward": time(alternating(forward(layer, x) for x in xs), **options),
-        "step": time(alternating(step(layer, x, dy) for x, dy in zip(xs, dys)), **options),
+        "forward": alternating(forward(layer, x) for x in xs),
+        "step": alternating(step(layer, x, dy) for x, dy in zip(xs, dys)),
     }
 
 
@@ -70,13 +65,18 @@ def run(b, c, h, k, levels, dtype) -> dict:
     if not error < (1e-5 if dtype == torch.float32 else 2e-2):
         raise SystemExit(f"{(b, c, h, k, levels, dtype)}: relative error {error}")
     target = torch.empty_like(xs[0], requires_grad=False)
-    result = {"copy": time(alternating(copy(target, x) for x in xs)), "wtconv": measure(ours, xs, dys)}
+    layers = {"wtconv": ours}
     for size in sorted({k, 7}):
-        depthwise = nn.Conv2d(c, c, size, padding="same", groups=c, device="cuda", dtype=dtype)
-        result[f"depthwise {size}"] = measure(depthwise, xs, dys)
-    if dtype == torch.float32:  # slow: a few calls tell
-        result["plain"] = measure(plain, xs, dys, calls=2, rounds=3)
-    return result
+        layers[f"depthwise {size}"] = nn.Conv2d(c, c, size, padding="same", groups=c, device="cuda", dtype=dtype)
+    if dtype == torch.float32:
+        layers["plain"] = plain
+    calls = {(name, what): call for name, layer in layers.items() for what, call in calls_of(layer, xs, dys).items()}
+    calls["copy", ""] = alternating(copy(target, x) for x in xs)
+    times = {
+        key: statistics.median(t)
+        for key, t in in_turn(calls, "cuda", seconds=0.4, rounds=30, block_ms=2.0, warm_up=3).items()
+    }
+    return {"copy": times["copy", ""]} | {n: {w: times[n, w] for w in ("forward", "step")} for n in layers}
 
 
 def main() -> None:
