@@ -19,9 +19,8 @@ cudaError_t probe_kernels();
 //
 // The published formulation is level by level launch_filters, which forms the bands it filters, then launch_synthesis
 // over all levels and the base filter. What its reformulations do away with are launches of their own: launch_bands,
-// launch_scale, launch_synthesis of one level. Images between launches are dense, in the compute type.
-
-// Where a band position's image lies: a level's four bands are (B, C, 4, h, w), LL and the base image (B, C, h, w).
+// launch_scale, launch_synthesis of one level. Images between launches are dense, in the compute type: a level's four
+// bands are (B, C, 4, h, w), LL and the base image (B, C, h, w).
 struct LevelArgs {
   DType dtype = DType::f32;  // of `in`
   Image in{};                // height x width
@@ -43,8 +42,8 @@ cudaError_t launch_scale(const LevelArgs& args, cudaStream_t stream);
 // out = base + the synthesis of some levels, of which `filtered[1]` is the first, in one bit-indexed pass.
 struct SynthesisArgs {
   DType dtype = DType::f32;  // of `in` and `out`
-  Image in, out;
-  Filters filters;  // weight[0]: base filter, applied to `in`; null: none
+  Image in{}, out{};
+  Filters filters{};  // weight[0]: base filter, applied to `in`; null: none
   std::int64_t batch = 0, channels = 0, height = 0, width = 0;
   int kernel = 0, levels = 0;
   const void* filtered[max_levels + 1] = {};
@@ -56,10 +55,10 @@ cudaError_t launch_synthesis(const SynthesisArgs& args, cudaStream_t stream);
 // Sums of x(p + t) * dy(p) over one level (0: the images themselves) for every tap t, one partial a slot of `work`.
 struct LevelGradientArgs {
   DType dtype = DType::f32;
-  Image x, dy;  // images of height x width that this level splits
+  Image x, dy;  // images of height x width that this level splits, or (`formed`) has been split into
   std::int64_t batch = 0, channels = 0, height = 0, width = 0;
   int kernel = 0, level = 0, levels = 0;
-  bool formed = false;  // x and dy hold the level's bands, (B, C, 4, height, width) each
+  bool formed = false;  // they hold the level's bands, (B, C, 4, height, width)
   Work work;
   void* partials = nullptr;                  // [slot][filter][tap], then one sum of dy; compute type
   void *low_x = nullptr, *low_dy = nullptr;  // LL of both, (B, C, h, w); may be null
