@@ -48,6 +48,8 @@ struct Plan {
   std::string reason;         // why this one, and why not others
   std::size_t workspace = 0;  // bytes
   double elements_moved = 0;  // through main memory, in elements of x's dtype
+  // y and dx: bands (and f32 weights) are rounded to the problem's 16-bit type on the way; all sums stay f32.
+  bool rounds_bands = false;
 };
 
 class Backend {

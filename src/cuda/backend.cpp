@@ -73,6 +73,7 @@ class Cuda final : public Backend {
       plan.reason += half.decision.reason;
       plan.workspace = half.workspace;
       plan.elements_moved = n * half.traffic;
+      plan.rounds_bands = half.decision.strategy->rounds_bands(p);
     }
     if (pass == Pass::backward && mask.any_parameter()) {
       const Half& half = half_for(weight_gradient, p, limits, options);

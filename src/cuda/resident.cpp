@@ -8,9 +8,11 @@
 
 #include "cuda/kernels/gradient.hpp"
 #include "cuda/kernels/launch.hpp"
+#include "cuda/kernels/resident_matrix.hpp"
 #include "cuda/neighbours.hpp"
 #include "cuda/on_chip.hpp"
 #include "cuda/strategy.hpp"
+#include "cuda/tuning/matrix.hpp"
 #include "cuda/tuning/resident.hpp"
 
 namespace wtconv::cuda {
@@ -67,6 +69,17 @@ struct Apply {
   }
 };
 
+// On the matrix units: planes of 16-bit elements with a kernel of their own.
+struct MatrixApply {
+  int shape;
+  MatrixLayout layout{};
+
+  explicit MatrixApply(const Problem& p) : shape(matrix_shape(p)) {
+    if (shape >= 0) layout = make_matrix_layout(matrix_shapes[shape]);
+  }
+  bool taken() const { return shape >= 0; }
+};
+
 struct Gradient {
   int shape;
   Layout x, dy;
@@ -112,6 +125,11 @@ struct LaunchApply {
   static cudaError_t run(const ResidentCall& call, cudaStream_t s) {
     return launch_resident_as<dtype, kernel>(call, s);
   }
+  static cudaError_t run(const MatrixCall& call, cudaStream_t s) {
+    if constexpr (dtype != DType::f32 && has_matrix_shape(kernel))
+      return launch_resident_matrix_as<dtype, kernel>(call, s);
+    return cudaErrorInvalidValue;
+  }
 };
 template <DType dtype, int kernel>
 struct LaunchGradient {
@@ -143,6 +161,7 @@ class Resident final : public Strategy {
   }
 
   std::size_t apply_workspace(const Problem&, const DeviceLimits&) const override { return 0; }
+  bool rounds_bands(const Problem& p) const override { return MatrixApply(p).taken(); }
   double apply_traffic(const Problem&, const DeviceLimits&) const override { return 2; }
   std::size_t gradient_workspace(const Problem& p, const DeviceLimits& limits) const override {
     return static_cast<std::size_t>(Gradient(p, limits).partial_bytes(p));
@@ -151,24 +170,29 @@ class Resident final : public Strategy {
 
   Status apply(const ApplyCall& call, Workspace, const DeviceLimits& limits, cudaStream_t stream) const override {
     const Problem& p = call.problem;
+    const auto launch = [&](const auto& plan, bool together) {
+      const ResidentCallOf<std::decay_t<decltype(plan.layout)>> run{
+          .dtype = p.dtype,
+          .kernel = p.kernel,
+          .shape = plan.shape,
+          .together = together,
+          .layout = plan.layout,
+          .multiprocessors = limits.multiprocessors,
+          .args = {.in = call.in,
+                   .out = call.out,
+                   .filters = call.filters,
+                   .batch = p.batch,
+                   .channels = p.channels,
+                   .whole_words_in = has_whole_words(call.in, p),
+                   .whole_words_out = has_whole_words(call.out, p),
+                   .piece = copy_piece(call.in, p.dtype, p.height, p.width),
+                   .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
+      return check(dispatch_unit<LaunchApply>(run, stream), "resident: launching the kernel");
+    };
     const Apply plan(p, limits);
-    const ResidentCall run{
-        .dtype = p.dtype,
-        .kernel = p.kernel,
-        .shape = plan.shape,
-        .together = goes_together(call.in, call.out, p, resident_memory(plan.layout, p.dtype, true), limits),
-        .layout = plan.layout,
-        .multiprocessors = limits.multiprocessors,
-        .args = {.in = call.in,
-                 .out = call.out,
-                 .filters = call.filters,
-                 .batch = p.batch,
-                 .channels = p.channels,
-                 .whole_words_in = has_whole_words(call.in, p),
-                 .whole_words_out = has_whole_words(call.out, p),
-                 .piece = copy_piece(call.in, p.dtype, p.height, p.width),
-                 .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
-    return check(dispatch_unit<LaunchApply>(run, stream), "resident: launching the kernel");
+    const bool together = goes_together(call.in, call.out, p, resident_memory(plan.layout, p.dtype, true), limits);
+    if (const MatrixApply matrix(p); matrix.taken() && !together) return launch(matrix, false);
+    return launch(plan, together);
   }
 
   Status gradient(const GradientCall& call, Workspace workspace, const DeviceLimits& limits, cudaStream_t stream,

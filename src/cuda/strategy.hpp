@@ -36,6 +36,8 @@ class Strategy {
   virtual std::string rejects_gradient(const Problem&, const DeviceLimits&) const = 0;
   virtual std::size_t apply_workspace(const Problem&, const DeviceLimits&) const = 0;
   virtual std::size_t gradient_workspace(const Problem&, const DeviceLimits&) const = 0;
+  // Whether apply() rounds bands to the problem's 16-bit type.
+  virtual bool rounds_bands(const Problem&) const { return false; }
   // Elements read and written, in units of N.
   virtual double apply_traffic(const Problem&, const DeviceLimits&) const = 0;
   virtual double gradient_traffic(const Problem&, const DeviceLimits&) const = 0;

@@ -48,13 +48,19 @@ struct Judge {
   const Case& c;
   Tensors& tensors;
   const CheckOptions& options;
+  bool rounds_bands = false;  // as the backend's plan says
 
   double u() const { return compute_type(c.problem.dtype) == DType::f64 ? 0x1p-53 : 0x1p-24; }
   double roundings(bool sum) const {
     const Problem& p = c.problem;
     const double n = double(p.batch) * double(p.height) * double(p.width);
     const double count = 4 + 4.0 * p.levels + p.kernel + (sum ? std::sqrt(n) / 4 : 0);
-    return (compute_type(p.dtype) == DType::f64 ? 2 : 1) * count * options.tolerance_factor;
+    return (compute_type(p.dtype) == DType::f64 ? 2 : 1) * count;
+  }
+  // Tolerance per unit of magnitude.
+  double slack(bool image) const {
+    const double bands = image && rounds_bands ? half_ulp(1, c.problem.dtype) / 2 : 0;
+    return roundings(!image) * u() + bands;
   }
 };
 
@@ -76,7 +82,7 @@ void compare(const Judge& j, const std::string& name, const Tensor& got, bool is
   const std::int64_t n = static_cast<std::int64_t>(expected.size());
   const std::int64_t plane = is_image ? v.extents[2] * v.extents[3] : n;
   const bool exact = j.options.fill == Fill::exact;
-  const double factor = j.roundings(!is_image) * j.u();
+  const double factor = j.slack(is_image);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t at = is_image ? (i / plane * v.extents[1] + channel) * plane + i % plane : channel * n + i;
     const double value = got.get(at);
@@ -275,7 +281,11 @@ std::string rerun_command(const Case& c, const CheckOptions& o) {
 
 CheckResult judge(const Case& c, Tensors& tensors, const CheckOptions& options) {
   CheckResult result{.case_text = to_string(c), .backend = options.backend, .rerun = rerun_command(c, options)};
-  const Judge j{c, tensors, options};
+  Judge j{c, tensors, options};
+  if (const Backend* backend = find_backend(options.backend)) {
+    const Options run{.device = backend->device(), .backend = options.backend};
+    j.rounds_bands = backend->plan(c.problem, Pass::forward, {}, run).rounds_bands;
+  }
   const std::int64_t all = c.problem.channels;
   const std::int64_t judged = options.channels > 0 ? std::min(options.channels, all) : all;
   std::vector<ChannelErrors> errors(static_cast<std::size_t>(judged));

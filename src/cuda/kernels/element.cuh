@@ -89,12 +89,15 @@ __device__ __forceinline__ A plain_weight(const Filters& f, int kernel, int leve
   const std::int64_t row = level == 0 ? c : 4 * c + band;
   return load_any<A>(f.weight[level], f.dtype, row * taps + (f.rotated ? taps - 1 - tap : tap));
 }
+template <class A>
+__device__ __forceinline__ A filter_scale(const Filters& f, int level, int band, std::int64_t c) {
+  return load_any<A>(f.scale[level], f.dtype, level == 0 ? c : 4 * c + band);
+}
 
 // scale * weight.
 template <class A>
 __device__ __forceinline__ A folded_weight(const Filters& f, int kernel, int level, int band, std::int64_t c, int tap) {
-  const std::int64_t row = level == 0 ? c : 4 * c + band;
-  return load_any<A>(f.scale[level], f.dtype, row) * plain_weight<A>(f, kernel, level, band, c, tap);
+  return filter_scale<A>(f, level, band, c) * plain_weight<A>(f, kernel, level, band, c, tap);
 }
 
 template <class A>

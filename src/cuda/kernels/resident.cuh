@@ -15,6 +15,7 @@
 #include "cuda/kernels/neighbours.cuh"
 #include "cuda/kernels/resident.hpp"
 #include "cuda/kernels/transfer.cuh"
+#include "cuda/tuning/matrix.hpp"
 
 namespace wtconv::cuda {
 
@@ -131,8 +132,14 @@ cudaError_t launch_resident_as(const ResidentCall& call, cudaStream_t stream) {
     return launched();
   };
   if (call.shape < 0) return launch(AnyPlane{call.layout});
-  return dispatch_shape<kernel, apply_shapes>(
-      call.shape, [&](auto i) { return launch(FixedPlane<apply_shapes[i], Use::filtering>{}); });
+  return dispatch_shape<kernel, apply_shapes>(call.shape, [&](auto i) {
+    constexpr ResidentShape s = apply_shapes[i];
+    constexpr Problem problem{
+        .height = s.height, .width = s.width, .kernel = s.kernel, .levels = s.levels, .dtype = dtype};
+    // Planes of the matrix units come here by clusters only.
+    if constexpr (!together && matrix_shape(problem) >= 0) return cudaErrorInvalidValue;
+    return launch(FixedPlane<s, Use::filtering>{});
+  });
 }
 
 template <DType dtype, int kernel>

@@ -19,15 +19,17 @@ struct ResidentArgs {
   int vector = 1;  // elements of one store: 4 or 2; 1: element by element
 };
 
-struct ResidentCall {
+template <class PlaneLayout>
+struct ResidentCallOf {
   DType dtype = DType::f32;
   int kernel = 0;
-  int shape = -1;         // index in apply_shapes, -1: geometry from `layout`
+  int shape = -1;         // index in the tuning's shapes, -1: geometry from `layout`
   bool together = false;  // by clusters of blocks of neighbouring channels
-  Layout layout;
+  PlaneLayout layout;
   int multiprocessors = 0;
   ResidentArgs args;  // without its work
 };
+using ResidentCall = ResidentCallOf<Layout>;
 
 // One per element type and kernel size, each in a unit of its own.
 template <DType dtype, int kernel>

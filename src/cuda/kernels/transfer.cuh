@@ -191,6 +191,8 @@ class Stage {
   __device__ __forceinline__ static void between() { __syncthreads(); }
   __device__ __forceinline__ static void analysed() { __syncthreads(); }
 
+  __device__ __forceinline__ const T* plane(int k) const { return at(k); }
+
   // Four pixels of a row, zero beyond its end; 16-byte (8-byte) accesses where the width is a multiple of 4.
   __device__ __forceinline__ void load_row(int k, int r, int c, float (&v)[4]) const {
     const T* const row = at(k) + r * width_;
