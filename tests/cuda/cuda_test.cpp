@@ -93,7 +93,8 @@ Options cuda_options(const char* backend = "cuda") { return {.device = Device::c
 // Same inputs, same bits, also when other work runs in between.
 TEST(Cuda, RepeatsBitForBit) {
   for (const char* text : {"n33c5h56w56k5l5_f32", "n40c3h14w14k3l3_f16", "n37c6h7w7k5l2_f32", "n3c2h150w150k5l3_f32",
-                           "n9c5h128w128k5l3_f32", "n33c17h28w28k5l4_f32_nhwc", "n33c20h56w56k3l5_f16_nhwc"}) {
+                           "n9c5h128w128k5l3_f32", "n33c17h28w28k5l4_f32_nhwc", "n33c20h56w56k3l5_f16_nhwc",
+                           "n33c5h56w56k5l5_bf16", "n40c3h14w14k7l3_f16"}) {
     for (const char* backend : backends) {
       const Case c = parsed(text);
       Tensors first, second;

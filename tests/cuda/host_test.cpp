@@ -1,13 +1,17 @@
 // What the CUDA backend decides on the host: strategies, layouts in shared memory, the division of work. No GPU.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "cuda/cluster.hpp"
 #include "cuda/kernels/bands.hpp"
 #include "cuda/layout.hpp"
+#include "cuda/matrix_layout.hpp"
 #include "cuda/neighbours.hpp"
 #include "cuda/strategy.hpp"
+#include "cuda/tuning/matrix.hpp"
 #include "cuda/work.hpp"
 
 namespace wtconv::cuda {
@@ -172,6 +176,107 @@ TEST(CudaLayout, ImagesDoNotOverlapAndReadsStayInside) {
           EXPECT_GE(t.threads, t.level_items);
           EXPECT_GE(t.threads, t.base_items);
           EXPECT_GE(t.threads, t.analysis_threads);
+        }
+      }
+    }
+  }
+}
+
+// Every byte of a matrix layout belongs to one pixel (with its border) or one result, windows stay inside a plane's
+// images, and what the analysis stores past an image lies where zeros belong.
+TEST(CudaMatrixLayout, ImagesDoNotOverlapAndAccessesStayInside) {
+  for (int kernel : {3, 5, 7}) {
+    for (const auto& [h, w] : {std::pair{1, 1}, {7, 7}, {14, 14}, {15, 17}, {28, 28}, {33, 31}, {56, 56}, {3, 200}}) {
+      for (int levels : {0, 1, 2, 3, 8}) {
+        const MatrixLayout y = make_matrix_layout(h, w, levels, kernel, 3, 8);
+        const MatrixTotals& t = y.total;
+        std::set<int> taken;
+        const auto take = [&](int byte, int size, const char* what, int l) {
+          for (int i = 0; i < size; ++i) {
+            EXPECT_TRUE(taken.insert(byte + i).second) << what << " of level " << l << " at byte " << byte;
+          }
+          EXPECT_LE(byte + size, t.plane);
+        };
+        for (int l = 0; l <= levels; ++l) {
+          const MatrixLevel& v = y.level[l];
+          EXPECT_EQ(v.pitch % 4, 0);
+          EXPECT_EQ(v.band % 4, 0);
+          EXPECT_GE(v.segments * v.steps, v.down);
+          EXPECT_LE(v.segments, 1 << v.segments_log);
+          EXPECT_GE(v.chunks << v.columns_log, v.across);
+          std::map<std::tuple<int, int, int>, int> times;  // every patch of every plane once
+          for (int item = 0; item < v.items; ++item) {
+            for (int row = 0; row < 16; ++row) {
+              const Strip strip(v, t.planes, item, row);
+              for (int i = 0; strip.taken && i < v.steps && strip.row + i < v.down; ++i) {
+                ++times[{strip.plane, strip.row + i, strip.column}];
+              }
+            }
+          }
+          EXPECT_EQ(times.size(), std::size_t(3 * v.down * v.across)) << "level " << l;
+          for (const auto& [patch, n] : times) EXPECT_EQ(n, 1) << "level " << l;
+          const int end = l < levels ? y.level[l + 1].offset : y.level[levels > 0 ? 1 : 0].results;
+          for (int s = 0; s < (l == 0 ? 1 : 4); ++s) {
+            const auto byte = [&](int r, int c) { return v.offset + 2 * (s * v.band + (r + t.pad) * v.pitch + c + 4); };
+            for (int r = -t.pad; r < v.height + t.pad; ++r) {
+              for (int c = -4; c < v.width; ++c) take(byte(r, c), 2, "an image", l);
+            }
+            // Up to the last row that an item reads, and the right border.
+            const int last_row = 2 * v.segments * v.steps - 1 + t.pad, reach = window_pairs(kernel) == 6 ? 4 : 2;
+            if (levels > 0) {
+              EXPECT_LE(byte(last_row, 4 * v.across + reach), end) << "level " << l;
+            }
+            if (l <= 2) {
+              const int rows = (4 * t.pairs_down) >> l, columns = (8 * t.pairs_across) >> l;
+              EXPECT_LE(columns, v.pitch);
+              EXPECT_LE(rows + t.pad, v.band / v.pitch);
+            }
+          }
+        }
+        for (int l = 1; l <= levels; ++l) {
+          const MatrixLevel& v = y.level[l];
+          for (int s = 0; s < 4; ++s) {
+            for (int r = 0; r < 2 * v.down; ++r) {
+              take(v.results + 4 * (s * v.result_band + r * v.result_pitch), 4 * v.result_pitch, "a result", l);
+            }
+          }
+        }
+        if (levels >= 2) {  // the sums lie over the LL of the levels, which do not overlap among themselves
+          const auto bytes = [&](int l) { return 4 * y.level[l].low_pitch * ((y.level[l].height + 1) / 2 * 2); };
+          for (int l = 2; l <= levels; ++l) take(y.level[l].low, bytes(l), "LL", l);
+          EXPECT_EQ(y.level[1].low, y.level[2].low);
+          EXPECT_LE(y.level[1].low + bytes(1), t.plane);
+        }
+      }
+    }
+  }
+}
+
+// What 8 strips of a warp read at once: in the networks' planes, no two words of one bank at levels 0 and 1. Strips
+// that are not taken read beside the others.
+TEST(CudaMatrixLayout, WindowsDoNotMeetInABank) {
+  for (const MatrixShape& s : matrix_shapes) {
+    const MatrixLayout y = make_matrix_layout(s);
+    for (int l = 0; l <= s.levels; ++l) {
+      const MatrixLevel& v = y.level[l];
+      for (int item = 0; item < v.items; ++item) {
+        for (int first : {0, 8}) {
+          std::map<int, std::set<int>> banks;
+          for (int g = 0; g < 8; ++g) {
+            const Strip strip(v, s.planes, item, first + g);
+            EXPECT_TRUE(strip.plane >= 0 && strip.plane < s.planes && strip.column >= 0 && strip.column < v.across);
+            EXPECT_TRUE(strip.row >= 0 && strip.row < v.segments * v.steps);
+            for (int q = 0; q < 4; ++q) {
+              const int element = 2 * strip.row * v.pitch + 4 * strip.column + matrix_left - window_left(s.kernel);
+              const int word = (strip.plane * y.total.plane + v.offset) / 4 + element / 2 + q;
+              banks[word % 32].insert(word);
+            }
+          }
+          for (const auto& [bank, words] : banks) {
+            if (l < 2) {
+              EXPECT_EQ(words.size(), 1u) << s.height << " k" << s.kernel << " level " << l << " item " << item;
+            }
+          }
         }
       }
     }

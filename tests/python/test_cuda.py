@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 import wtconv
 from wtconv import reference
 
@@ -80,6 +81,30 @@ def test_reformulations_by_name(switches):
     close(x.grad, exact.grad, 1e-5)
     for p, q in zip(trained(ours), trained(plain), strict=True):
         close(p.grad, q.grad, 4e-5)
+
+
+@pytest.mark.parametrize("image", ["random", "bright", "edge"])
+@pytest.mark.parametrize("size, kernel, levels", [(56, 5, 5), (56, 3, 5), (28, 7, 4), (14, 5, 3), (7, 5, 2)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_16_bits_err_at_most_twice_as_much_as_the_plain_layer(dtype, size, kernel, levels, image):
+    """Root mean square over the planes, by tiles of 16 x 16 pixels: a large error anywhere shows where it is."""
+    ours, exact = layers(16, kernel, levels, dtype=dtype)
+    plain = copy.deepcopy(exact).to(dtype)
+    x = torch.randn(32, 16, size, size, device="cuda")
+    if image == "bright":
+        x = 1 + x / 20
+    if image == "edge":  # between dark and a hundred thousand times as bright
+        x = torch.where(torch.arange(size, device="cuda") <= size // 2, x / 1000, 100 + x)
+    x = x.to(dtype)
+    with torch.no_grad():
+        expected = exact(x.double())
+
+        def error(y):
+            squares = (y.double() - expected).square().mean((0, 1), keepdim=True)
+            return F.avg_pool2d(squares, min(16, size), ceil_mode=True).sqrt()
+
+        ratio = error(ours(x)) / error(plain(x))
+    assert ratio.max() < 2, ratio
 
 
 def test_stride_and_second_derivative():
