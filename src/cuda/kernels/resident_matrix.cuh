@@ -293,6 +293,20 @@ __device__ __forceinline__ void filter_base(const Plane& plane, char* arena, con
   }
 }
 
+// Copies planes word by word, for a Stage that copies such pieces: of many small planes, whose own pieces are too few
+// to keep every thread busy.
+template <class T>
+__device__ __forceinline__ void fetch_words(char* staged, const Image& image, int first, int planes, int channel,
+                                            int height, int width, int t, int threads) {
+  const int words = height * width * static_cast<int>(sizeof(T)) / 4;
+#pragma unroll 4
+  for (int i = t; i < planes * words; i += threads) {
+    const int k = i / words, word = i - k * words;
+    const char* const from = reinterpret_cast<const char*>(plane_of<T>(image, first + k, channel));
+    copy_async<4>(staged + k * staged_plane<T>(height, width) + 4 * word, from + 4 * word);
+  }
+}
+
 template <class T, int kernel, class Plane>
 __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
     resident_matrix_kernel(const __grid_constant__ ResidentArgs p, const __grid_constant__ Plane plane) {
@@ -304,8 +318,8 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
   unsigned* const tables = reinterpret_cast<unsigned*>(arena + total.planes * total.plane);
   float* const factors = reinterpret_cast<float*>(tables + total.filters);
   __shared__ __align__(8) std::uint64_t arrived;
-  Stage<T> stage(reinterpret_cast<char*>(tables + (total.filters + filter_count(total.levels) + 1 + 3) / 4 * 4),
-                 &arrived, height, width, p.piece);
+  char* const staged = reinterpret_cast<char*>(tables + (total.filters + filter_count(total.levels) + 1 + 3) / 4 * 4);
+  Stage<T> stage(staged, &arrived, height, width, p.piece);
 
   for (int i = thread_index(); i < total.planes * total.plane / 4 + total.filters; i += threads) {
     reinterpret_cast<unsigned*>(arena)[i] = 0;
@@ -316,9 +330,12 @@ __global__ void __launch_bounds__(Plane::max_threads, Plane::min_blocks)
   const std::int64_t count = p.work.first(blockIdx.x + 1) - p.work.first(blockIdx.x);
   int channel = -1;
   const auto fetch = [&](const Cursor& next) {
-    const int first = next.group * total.planes;
-    stage.fetch(p.in, first, min(total.planes, static_cast<int>(p.batch) - first), next.channel, p.channels,
-                thread_index(), threads);
+    const int first = next.group * total.planes, planes = min(total.planes, static_cast<int>(p.batch) - first);
+    if (total.planes > 1 && p.piece == 4) {
+      fetch_words<T>(staged, p.in, first, planes, next.channel, height, width, thread_index(), threads);
+    } else {
+      stage.fetch(p.in, first, planes, next.channel, p.channels, thread_index(), threads);
+    }
   };
   __syncthreads();
   if (count > 0) fetch(at);
