@@ -40,11 +40,4 @@ cudaError_t dispatch_unit(DType dtype, int kernel, Launch&& launch) {
   return cudaErrorInvalidValue;
 }
 
-// The same for Launch<dtype, kernel>::run(call, stream).
-template <template <DType, int> class Launch, class Call>
-cudaError_t dispatch_unit(Call& call, cudaStream_t stream) {
-  return dispatch_unit(call.dtype, call.kernel,
-                       [&]<DType dtype, int kernel>() { return Launch<dtype, kernel>::run(call, stream); });
-}
-
 }  // namespace wtconv::cuda

@@ -120,23 +120,23 @@ struct Gradient {
   }
 };
 
-template <DType dtype, int kernel>
-struct LaunchApply {
-  static cudaError_t run(const ResidentCall& call, cudaStream_t s) {
-    return launch_resident_as<dtype, kernel>(call, s);
-  }
-  static cudaError_t run(const MatrixCall& call, cudaStream_t s) {
-    if constexpr (dtype != DType::f32 && has_matrix_shape(kernel))
-      return launch_resident_matrix_as<dtype, kernel>(call, s);
+cudaError_t launch_apply(const ResidentCall& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel,
+                       [&]<DType dtype, int kernel>() { return launch_resident_as<dtype, kernel>(run, stream); });
+}
+cudaError_t launch_apply(const MatrixCall& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel, [&]<DType dtype, int kernel>() {
+    if constexpr (dtype != DType::f32 && has_matrix_shape(kernel)) {
+      return launch_resident_matrix_as<dtype, kernel>(run, stream);
+    }
     return cudaErrorInvalidValue;
-  }
-};
-template <DType dtype, int kernel>
-struct LaunchGradient {
-  static cudaError_t run(ResidentGradientCall& call, cudaStream_t s) {
-    return launch_resident_gradient_as<dtype, kernel>(call, s);
-  }
-};
+  });
+}
+cudaError_t launch_gradient(ResidentGradientCall& run, cudaStream_t stream) {
+  return dispatch_unit(run.dtype, run.kernel, [&]<DType dtype, int kernel>() {
+    return launch_resident_gradient_as<dtype, kernel>(run, stream);
+  });
+}
 
 class Resident final : public Strategy {
  public:
@@ -187,7 +187,7 @@ class Resident final : public Strategy {
                    .whole_words_out = has_whole_words(call.out, p),
                    .piece = copy_piece(call.in, p.dtype, p.height, p.width),
                    .vector = store_vector(call.out, p.dtype, p.height, p.width)}};
-      return check(dispatch_unit<LaunchApply>(run, stream), "resident: launching the kernel");
+      return check(launch_apply(run, stream), "resident: launching the kernel");
     };
     const Apply plan(p, limits);
     const bool together = goes_together(call.in, call.out, p, resident_memory(plan.layout, p.dtype, true), limits);
@@ -225,7 +225,7 @@ class Resident final : public Strategy {
       work.blocks = choose_blocks(work, plan.most_blocks, channels_innermost(call.x) || channels_innermost(call.dy));
     }
     if (work.items() > 0) {
-      const Status s = check(dispatch_unit<LaunchGradient>(run, stream), "resident: launching the weight gradient");
+      const Status s = check(launch_gradient(run, stream), "resident: launching the weight gradient");
       if (!s.ok()) return s;
     }
     finish.partials[finish.count++] = {workspace.data, DType::f32, work, call.first_level, p.levels};
