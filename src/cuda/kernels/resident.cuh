@@ -137,8 +137,11 @@ cudaError_t launch_resident_as(const ResidentCall& call, cudaStream_t stream) {
     constexpr Problem problem{
         .height = s.height, .width = s.width, .kernel = s.kernel, .levels = s.levels, .dtype = dtype};
     // Planes of the matrix units come here by clusters only.
-    if constexpr (!together && matrix_shape(problem) >= 0) return cudaErrorInvalidValue;
-    return launch(FixedPlane<s, Use::filtering>{});
+    if constexpr (together || matrix_shape(problem) < 0) {
+      return launch(FixedPlane<s, Use::filtering>{});
+    } else {
+      return cudaErrorInvalidValue;
+    }
   });
 }
 
