@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from wtconv._ops import MAX_KERNEL, MAX_LEVELS
 from wtconv.general import WaveletFilters, canonical_name, haar_filters
 from wtconv.layers import WTConv2d
 from wtconv.wtconv1d import WTConv1d
@@ -56,6 +57,8 @@ def convert(
     `check` runs every public layer and its successor once on small random input, and leaves a layer that computes
     something else than its parameters' names promise.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert: model must be an nn.Module, got {model!r}")
     report = Conversion(model)
     successors: dict[int, nn.Module] = {}  # a layer used in several places becomes one layer used in several places
 
@@ -189,6 +192,8 @@ def _from_public_layer(module: nn.Module, backend: str) -> WaveletFilters:
         raise _Left(f"its base weight has shape {tuple(weight.shape)} and its stride is {stride!r}")
 
     layer = WTConv2d if weight.dim() == 4 else WTConv1d
+    if layer is WTConv2d and levels > MAX_LEVELS:
+        raise _Left(f"its {levels} levels are more than {MAX_LEVELS}")
     bias = "base_conv.bias" in named
     # On the meta device, so that no random numbers are drawn for values that are replaced.
     new = _build(layer, weight.shape[0], weight.shape[2], stride, bias, levels, backend, "meta", weight.dtype)
@@ -213,6 +218,8 @@ def _from_public_layer(module: nn.Module, backend: str) -> WaveletFilters:
 
 
 def _build(layer, channels, kernel, stride, bias, levels, backend, device, dtype):
+    if layer is WTConv2d and kernel > MAX_KERNEL:
+        raise _Left(f"its kernel of {kernel} is larger than {MAX_KERNEL}")
     arguments = {} if layer is WTConv1d else {"backend": backend}
     return layer(channels, channels, kernel, stride, bias, levels, device=device, dtype=dtype, **arguments)
 
@@ -222,8 +229,8 @@ def _require_plain_parameters(module: nn.Module) -> None:
         type(p) is not nn.Parameter for p in module._parameters.values() if p is not None
     ):
         raise _Left("its parameters are parametrized or of a kind of their own")
-    if type(module) is nn.Conv2d and "weight" not in module._parameters:  # weight_norm of old, pruning
-        raise _Left("its weight is not a plain parameter")
+    if type(module) is nn.Conv2d and not {"weight", "bias"} <= module._parameters.keys():  # weight_norm of old, pruning
+        raise _Left("its weight or bias is not a plain parameter")
 
 
 _HOOKS = [name for name in nn.Module().__dict__ if "hook" in name]

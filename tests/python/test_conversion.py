@@ -188,6 +188,32 @@ def test_what_is_left_and_why():
     assert "bands: left, it computes something else" in str(report)
 
 
+def test_what_the_layers_cannot_do_is_left():
+    """With a reason, not an exception in the middle of a model."""
+
+    def depthwise(kernel):
+        return nn.Conv2d(4, 4, kernel, padding=kernel // 2, groups=4)
+
+    model = nn.ModuleDict(
+        {
+            "pruned weight": nn.utils.prune.random_unstructured(depthwise(3), "weight", 0.5),
+            "pruned bias": nn.utils.prune.random_unstructured(depthwise(3), "bias", 0.5),
+            "large": depthwise(17),
+            "large public": reference.WTConv2d(4, 4, 17),
+            "deep public": reference.WTConv2d(4, 4, 3, wt_levels=9),
+            "fine": depthwise(15),
+        }
+    )
+    report = wtconv.convert(model, depthwise=True)
+    assert [name for name, _ in report.swapped] == ["fine"]
+    reasons = dict(report.left)
+    assert "plain parameter" in reasons["pruned weight"] and "plain parameter" in reasons["pruned bias"]
+    assert "17 is larger than 15" in reasons["large"] and "17 is larger than 15" in reasons["large public"]
+    assert "9 levels" in reasons["deep public"]
+    with pytest.raises(TypeError, match="nn.Module, got None"):
+        wtconv.convert(None)
+
+
 def test_select_and_unchecked():
     model = nn.Sequential(*(reference.WTConv2d(4, 4, 3) for _ in range(3)))
     report = wtconv.convert(model, select=lambda name, layer: name != "1", check=False)
