@@ -266,7 +266,13 @@ def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
-class _Forward(_SingleLevelFunction):
+class _Node(_SingleLevelFunction):
+    @staticmethod
+    def _compiled_autograd_key(ctx):  # autograd.Function's, without which compiled autograd cannot cache the node
+        return (ctx._autograd_function_id,)
+
+
+class _Forward(_Node):
     @staticmethod
     def forward(ctx, keyset, stride, backend, *inputs):
         with _below_autograd():
@@ -283,7 +289,7 @@ class _Forward(_SingleLevelFunction):
         inputs = ctx.saved_tensors
         mask = _mask(ctx.needs_input_grad[3:])
         arguments = (dy, *_grouped(inputs), ctx.stride, mask, ctx.backend)
-        if torch.is_grad_enabled() or not _nothing_above_autograd(inputs):
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not _nothing_above_autograd(inputs):
             results = _backward(*arguments)
         else:
             with _C._AutoDispatchBelowAutograd():
@@ -295,7 +301,7 @@ class _Forward(_SingleLevelFunction):
         return _derivative_of_forward(ctx, ctx.saved_tensors, tangents[3:])
 
 
-class _Backward(_SingleLevelFunction):
+class _Backward(_Node):
     @staticmethod
     def forward(ctx, keyset, stride, mask, backend, dy, *inputs):
         with _below_autograd():
@@ -454,14 +460,18 @@ def _autocast_forward(device):
 
     def forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
         with _C._ExcludeDispatchKeyGuard(keys):
-            if x.is_floating_point() and x.dtype != torch.float64 and x.device.type == device:
-                x = x.to(torch.get_autocast_dtype(device))
-                if base_weight.dtype not in (x.dtype, torch.float32):  # a half model in the other half type
-                    parameters = (base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale)
-                    base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale = _to_float(parameters)
-            return _forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend)
+            tensors = cast_for_autocast(device, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale)
+            return _forward(*tensors, stride, backend)
 
     return forward
+
+
+def cast_for_autocast(device, x, base_weight, *parameters):
+    if x.is_floating_point() and x.dtype != torch.float64 and x.device.type == device:
+        x = x.to(torch.get_autocast_dtype(device))
+        if base_weight.dtype not in (x.dtype, torch.float32):  # a half model in the other half type
+            base_weight, *parameters = _to_float((base_weight, *parameters))
+    return (x, base_weight, *parameters)
 
 
 def _to_float(item):

@@ -7,16 +7,17 @@ them, and a layer whose filters are not Haar's takes the path of this module.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import re
 import warnings
-import weakref
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import _C, Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from wtconv import reference
+from wtconv import _ops, reference
 
 # Far above the rounding of any dtype (1/2 is exact in all, 1/sqrt(2) within 4e-3 in bf16), far below another wavelet.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}
@@ -100,10 +101,11 @@ class WaveletFilters(nn.Module):
             self._haar = all(n == 2 for n in wt_filter.shape[2:])
         else:
             self.has_haar_filters()
+            self._haar_key = None  # once more at the first call: old code loads with parameter.data.copy_(...)
 
     def has_haar_filters(self) -> bool:
         """True if the fast operators compute this layer."""
-        wt_filter, iwt_filter = self._parameters["wt_filter"], self._parameters["iwt_filter"]
+        wt_filter, iwt_filter = tensor_of(self, "wt_filter"), tensor_of(self, "iwt_filter")
         if wt_filter.requires_grad or iwt_filter.requires_grad:
             return False
         if torch.compiler.is_compiling():
@@ -115,17 +117,23 @@ class WaveletFilters(nn.Module):
 
     @torch.compiler.assume_constant_result
     def _look_at_filters(self) -> bool:
-        wt_filter, iwt_filter = self._parameters["wt_filter"], self._parameters["iwt_filter"]
+        wt_filter, iwt_filter = tensor_of(self, "wt_filter"), tensor_of(self, "iwt_filter")
         if isinstance(wt_filter, FakeTensor):  # no values to read
             return self._haar
+        # One tuple, because other threads may look, too. No weak references: a tensor that has some cannot be swapped.
         known, now = self._haar_key, (_version(wt_filter), _version(iwt_filter))
-        if known is None or known[0]() is not wt_filter or known[1]() is not iwt_filter or known[2] != now:
-            if hasattr(wt_filter, "device_mesh"):  # a DTensor holds a part; a forward under FSDP sees the whole
+        if known is None or known[0] is not wt_filter or known[1] is not iwt_filter or known[2] != now:
+            # A DTensor holds a part; a forward under FSDP sees the whole. While a CUDA graph records, nothing can be read.
+            unreadable = wt_filter.device.type == "meta" or hasattr(wt_filter, "device_mesh")
+            if unreadable or (wt_filter.is_cuda and torch.cuda.is_current_stream_capturing()):
                 return self._haar
-            if wt_filter.device.type != "meta":
-                self._haar = is_haar(wt_filter, iwt_filter)
-            self._haar_key = weakref.ref(wt_filter), weakref.ref(iwt_filter), now
-        return self._haar
+            with _untraced():
+                haar = is_haar(_all_entries(wt_filter), _all_entries(iwt_filter))
+            if any(_C._functorch.is_functorch_wrapped_tensor(bank) for bank in (wt_filter, iwt_filter)):
+                return haar  # they live for one call of torch.func
+            known = self._haar_key = wt_filter, iwt_filter, now, haar
+            self._haar = haar
+        return known[3]
 
     def __getstate__(self):
         return {**self.__dict__, "_haar_key": None}  # a copy has filters of its own
@@ -149,6 +157,51 @@ class WaveletFilters(nn.Module):
         self.has_haar_filters()
 
 
+def tensor_of(module: nn.Module, name: str) -> Tensor | None:
+    """module.<name>. Not a parameter but computed where a parametrization is in charge, or weight_norm, spectral_norm or
+    pruning as torch.nn.utils has them: these compute it in a hook before the module's forward, which is not called here.
+    """
+    found = module._parameters.get(name)
+    if found is not None:
+        return found
+    for hook in module._forward_pre_hooks.values():
+        if name in (getattr(hook, "name", None), getattr(hook, "_tensor_name", None)):
+            hook(module, ())
+    return getattr(module, name)
+
+
+def integer(layer: str, name: str, value, least: int, most: int) -> int:
+    """value as an int; NumPy's integers are some, too."""
+    try:
+        number = int(operator.index(value))
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        raise ValueError(f"{layer}: {name} must be an integer in {least}..{most}, got {value!r}")
+    return number
+
+
+@contextlib.contextmanager
+def _untraced():
+    """torch.jit.trace records nothing here, and sizes are numbers."""
+    state = _C._get_tracing_state()
+    _C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        _C._set_tracing_state(state)
+
+
+def _all_entries(bank: Tensor) -> Tensor:
+    """The filters of all entries that torch.func.vmap runs over, one after another."""
+    while _C._functorch.is_functorch_wrapped_tensor(bank):
+        dim = _C._functorch.maybe_get_bdim(bank)
+        bank = _C._functorch.get_unwrapped(bank)
+        if dim >= 0:
+            bank = bank.movedim(dim, 0).flatten(0, 1)
+    return bank
+
+
 def _version(tensor: Tensor) -> int:
     # Every change in place moves the version, but for one through .data. Inference tensors have none.
     return -1 if tensor.is_inference() else tensor._version
@@ -165,27 +218,36 @@ def wtconv2d(
     wt_filter: Tensor,
     iwt_filter: Tensor,
 ) -> Tensor:
-    """The layer for any filters. Like the operators: sums in fp32 for half types, result in autocast's type or x's."""
+    """The layer for any filters. Like the operators: what is refused, sums in fp32 for half types, result in autocast's
+    type or x's.
+    """
+    arguments = (x, base_weight, base_bias, base_scale, list(wavelet_weight), list(wavelet_scale))
+    if _autocasts(x.device.type):
+        arguments = _ops.cast_for_autocast(x.device.type, *arguments)
+    if not torch.jit.is_tracing():  # there sizes are no numbers
+        _ops._check(*arguments, stride)
+        _check_filters(x.shape[1], wt_filter=wt_filter, iwt_filter=iwt_filter)
     notice("WTConv2d", "its filters are trained" if wt_filter.requires_grad else "its filters are not Haar's")
     return in_full_precision(
         reference.wtconv2d,
-        x,
-        base_weight,
-        base_bias,
-        base_scale,
-        list(wavelet_weight),
-        list(wavelet_scale),
+        *arguments,
         stride,
         wt_filter,
         iwt_filter,
     )
 
 
+def _check_filters(channels: int, **banks: Tensor) -> None:
+    for name, bank in banks.items():
+        sizes = tuple(bank.shape)
+        if sizes != (4 * channels, 1, *sizes[2:3] * 2) or sizes[2] % 2 or sizes[2] < 2:
+            raise ValueError(f"wtconv: {name} must have shape ({4 * channels}, 1, n, n) with an even n, got {sizes}")
+
+
 def in_full_precision(function, x: Tensor, *arguments) -> Tensor:
+    _ops._check_device_and_dtype(x, "x", x)
     device = x.device.type
-    out = (
-        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) and x.dtype != torch.float64 else x.dtype
-    )
+    out = torch.get_autocast_dtype(device) if _autocasts(device) and x.dtype != torch.float64 else x.dtype
     compute = torch.float64 if x.dtype == torch.float64 else torch.float32
 
     def cast(a):
@@ -193,5 +255,9 @@ def in_full_precision(function, x: Tensor, *arguments) -> Tensor:
             return [cast(t) for t in a]
         return a.to(compute) if isinstance(a, Tensor) else a
 
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(device, enabled=False) if _autocasts(device) else contextlib.nullcontext():
         return function(x.to(compute), *(cast(a) for a in arguments)).to(out)
+
+
+def _autocasts(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -15,6 +15,8 @@ class WTConv2d(general.WaveletFilters):
     Signature, parameter names, initial values and state_dict are those of the layer published with the paper.
     Further arguments: `backend` names one of `wtconv.backends()` and fails where it cannot run; device and dtype are
     nn.Conv2d's. `kernel_size`, `stride`, `padding`, `dilation` and `groups` can be read as nn.Conv2d's.
+    The parts (`base_conv`, ...) hold tensors and are not called: parametrizations, weight_norm and pruning work on
+    them, other hooks do not run.
     """
 
     transposed, padding_mode = False, "zeros"
@@ -39,16 +41,15 @@ class WTConv2d(general.WaveletFilters):
                 f"WTConv2d is depthwise: out_channels must equal in_channels={in_channels}, got {out_channels}; "
                 "wtconv.WTConvSeparable(in_channels, out_channels) adds the 1x1 convolution that mixes channels"
             )
-        kernel = _square("kernel_size", kernel_size)
-        step = _square("stride", stride)
-        for name, value, least, most in (
-            ("in_channels", in_channels, 1, 2**31),
-            ("kernel_size", kernel, 1, MAX_KERNEL),
-            ("stride", step, 1, 2**31),
-            ("wt_levels", wt_levels, 0, MAX_LEVELS),
-        ):
-            if not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(f"WTConv2d: {name} must be an integer in {least}..{most}, got {value!r}")
+        in_channels, kernel, step, wt_levels = (
+            general.integer("WTConv2d", *argument)
+            for argument in (
+                ("in_channels", in_channels, 1, 2**31 - 1),
+                ("kernel_size", _square("kernel_size", kernel_size), 1, MAX_KERNEL),
+                ("stride", _square("stride", stride), 1, 2**31 - 1),
+                ("wt_levels", wt_levels, 0, MAX_LEVELS),
+            )
+        )
         self.in_channels = self.out_channels = self.groups = in_channels
         self.kernel_size, self.stride, self.dilation, self.output_padding = (kernel,) * 2, (step,) * 2, (1, 1), (0, 0)
         self.padding = "same"
@@ -80,10 +81,10 @@ class WTConv2d(general.WaveletFilters):
     def forward(self, x: Tensor) -> Tensor:
         parts = self._modules  # as attributes they cost a search each
         base = parts["base_conv"]
-        weights = [_parameter(conv, "weight") for conv in parts["wavelet_convs"]._modules.values()]
-        scales = [_parameter(scale, "weight") for scale in parts["wavelet_scale"]._modules.values()]
-        base_scale = _parameter(parts["base_scale"], "weight")
-        parameters = (_parameter(base, "weight"), _parameter(base, "bias"), base_scale, weights, scales, self.stride[0])
+        weights = [_weight(conv) for conv in parts["wavelet_convs"]._modules.values()]
+        scales = [_factor(scale) for scale in parts["wavelet_scale"]._modules.values()]
+        bias = general.tensor_of(base, "bias")
+        parameters = (_weight(base), bias, _factor(parts["base_scale"]), weights, scales, self.stride[0])
         if self.has_haar_filters():
             return functional.wtconv2d(x, *parameters, self.backend)
         return general.wtconv2d(x, *parameters, self.wt_filter, self.iwt_filter)
@@ -98,10 +99,21 @@ class WTConv2d(general.WaveletFilters):
         return ", ".join(parts)
 
 
-def _parameter(module: nn.Module, name: str) -> Tensor | None:
-    """module.<name>. Not a parameter but computed where torch.nn.utils.parametrize or weight_norm is in charge."""
-    found = module._parameters.get(name)
-    return found if found is not None else getattr(module, name)
+# The parts of a layer are not called, only their tensors are used. So a part that came into the place of another and
+# does more with them (quantization-aware training, adapters, circular padding) must not pass for what it replaced.
+
+
+def _weight(conv: nn.Module) -> Tensor:
+    if type(conv).forward is not nn.Conv2d.forward or conv.padding_mode != "zeros" or conv.dilation != (1, 1):
+        got = f"{type(conv).__name__}({conv.extra_repr()})"
+        raise TypeError(f"WTConv2d: its convolutions must be nn.Conv2d with 'zeros' padding and no dilation, got {got}")
+    return general.tensor_of(conv, "weight")
+
+
+def _factor(scale: nn.Module) -> Tensor:
+    if type(scale).forward is not reference.Scale.forward:
+        raise TypeError(f"WTConv2d: its scales must be the ones it was made with, got {type(scale).__name__}")
+    return general.tensor_of(scale, "weight")
 
 
 def _square(name: str, value):

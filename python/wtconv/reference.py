@@ -28,7 +28,7 @@ def wavelet_taps(wt_type: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
             ) from error
         try:
             wavelet = pywt.Wavelet(wt_type)
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:  # the latter two for what is no string
             raise ValueError(
                 f"wt_type must be a discrete wavelet of PyWavelets such as 'db1', got {wt_type!r}"
             ) from error

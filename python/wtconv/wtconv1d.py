@@ -67,20 +67,17 @@ class WTConv1d(general.WaveletFilters):
             raise ValueError(
                 f"WTConv1d is depthwise: out_channels must equal in_channels={in_channels}, got {out_channels}"
             )
-        for name, value, least in (
-            ("in_channels", in_channels, 1),
-            ("kernel_size", kernel_size, 1),
-            ("stride", stride, 1),
-            ("wt_levels", wt_levels, 0),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"WTConv1d: {name} must be an integer of at least {least}, got {value!r}")
-        self.in_channels, self.out_channels, self.kernel_size, self.stride = (
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
+        in_channels, kernel_size, stride, wt_levels = (
+            general.integer("WTConv1d", *argument, 2**31 - 1)
+            for argument in (
+                ("in_channels", in_channels, 1),
+                ("kernel_size", kernel_size, 1),
+                ("stride", stride, 1),
+                ("wt_levels", wt_levels, 0),
+            )
         )
+        self.in_channels = self.out_channels = in_channels
+        self.kernel_size, self.stride = kernel_size, stride
         self.wt_levels, self.wt_type = wt_levels, wt_type
         factory = {"device": device, "dtype": dtype}
         self.set_filters(*(f.to(**factory) for f in wavelet_filters(wt_type, in_channels)))
@@ -94,16 +91,16 @@ class WTConv1d(general.WaveletFilters):
         self.wavelet_scale = nn.ModuleList(_Scale(2 * in_channels, 0.1, **factory) for _ in range(wt_levels))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 3 or x.shape[1] != self.in_channels:
-            raise ValueError(f"WTConv1d: expected x of shape (B, {self.in_channels}, L), got {tuple(x.shape)}")
+        if x.dim() != 3 or x.shape[1] != self.in_channels or x.shape[2] == 0:
+            raise ValueError(f"WTConv1d: expected x of shape (B, {self.in_channels}, L), L > 0, got {tuple(x.shape)}")
         y = general.in_full_precision(
             wtconv1d,
             x,
-            self.base_conv.weight,
-            self.base_conv.bias,
-            self.base_scale.weight,
-            [conv.weight for conv in self.wavelet_convs],
-            [scale.weight for scale in self.wavelet_scale],
+            general.tensor_of(self.base_conv, "weight"),
+            general.tensor_of(self.base_conv, "bias"),
+            general.tensor_of(self.base_scale, "weight"),
+            [general.tensor_of(conv, "weight") for conv in self.wavelet_convs],
+            [general.tensor_of(scale, "weight") for scale in self.wavelet_scale],
             self.wt_filter,
             self.iwt_filter,
         )

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import wtconv
@@ -131,6 +132,10 @@ def _parameters(layer):
         ((4, 4, 3, 1, True, 9), ["wt_levels", "0..8", "got 9"]),
         ((4, 4, 3, 1, True, 1.5), ["wt_levels", "got 1.5"]),
         ((4, 4, 3, 1, True, 1, "db"), ["wt_type", "'db'"]),
+        ((4, 4, 3, 1, True, 1, None), ["wt_type", "None"]),
+        ((4, 4, 3, 1, True, 1, 2), ["wt_type", "got 2"]),
+        ((4, 4, 3, 2**31), ["stride", f"got {2**31}"]),
+        ((4, 4, "3"), ["kernel_size", "got '3'"]),
     ],
 )
 def test_refused_arguments(arguments, words):
@@ -138,6 +143,12 @@ def test_refused_arguments(arguments, words):
         wtconv.WTConv2d(*arguments)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("layer", [wtconv.WTConv2d, wtconv.WTConv1d])
+def test_numbers_of_numpy_are_numbers(layer):
+    made = layer(np.int64(4), np.int32(4), np.int64(3), np.int64(2), wt_levels=np.uint8(1))
+    assert repr(made) == repr(layer(4, 4, 3, 2, wt_levels=1))
 
 
 def test_wrong_input_says_expected_and_got():
@@ -327,3 +338,67 @@ def test_self_check_finds_a_wrong_kernel(monkeypatch):
     monkeypatch.setattr(wtconv.functional, "wtconv2d", lambda x, *a: right(x, *a) + (x.sum() == 1e9) + 0.5)
     with pytest.raises(RuntimeError, match="the right value is"):
         wtconv.self_check(verbose=False)
+
+
+COMPUTED = {
+    "pruned": lambda part: prune.random_unstructured(part, "weight", 0.5),
+    "pruned twice": lambda part: [prune.random_unstructured(part, "weight", 0.3) for _ in range(2)],
+    "weight_norm": lambda part: nn.utils.weight_norm(part),
+    "spectral_norm": lambda part: nn.utils.spectral_norm(part).eval(),
+    "parametrized": lambda part: nn.utils.parametrizations.weight_norm(part),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize(
+    "make", [wtconv.WTConv2d, wtconv.WTConv1d, lambda *a, **k: wtconv.WTConv2d(*a, wt_type="db2", **k)]
+)
+def test_weights_computed_from_others_follow_them(name, make):
+    """Where torch.nn.utils computes a weight in a hook before a part's forward, which the layer does not call."""
+    layer = make(4, 4, 3, wt_levels=1)
+    for part in (layer.base_conv, layer.wavelet_convs[0]):
+        COMPUTED[name](part)
+    x = torch.randn(2, 4, 9, 7) if len(layer.wt_filter.shape) == 4 else torch.randn(2, 4, 9)
+    trained = [p for p in layer.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(x).square().mean().backward()
+        assert all(p.grad is not None for p in trained)
+        optimizer.step()
+    with torch.no_grad():
+        y = layer(x)
+        for part in (layer.base_conv, layer.wavelet_convs[0]):  # as the public layer calls its parts
+            part(x.new_zeros(1, part.in_channels, *x.shape[2:]))
+        plain = copy.deepcopy(layer)
+        for part in (plain.base_conv, plain.wavelet_convs[0]):
+            weight = part.weight.clone()
+            part.__dict__.pop("weight", None)
+            part._forward_pre_hooks.clear()
+            if name == "parametrized":
+                nn.utils.parametrize.remove_parametrizations(part, "weight")
+            part.weight = nn.Parameter(weight)
+        torch.testing.assert_close(y, plain(x), rtol=1e-5, atol=1e-6)
+
+
+class Adapted(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x) + x
+
+
+def test_parts_that_compute_something_else_are_refused():
+    """Never computed as if they were the layer's own."""
+    x = torch.randn(1, 4, 8, 8)
+    for change, word in (
+        (lambda m: setattr(m, "base_conv", Adapted(4, 4, 3, groups=4, padding="same")), "Adapted"),
+        (lambda m: m.wavelet_convs.__setitem__(1, Adapted(16, 16, 3, groups=16, padding="same")), "Adapted"),
+        (lambda m: setattr(m.base_conv, "padding_mode", "circular"), "circular"),
+        (lambda m: setattr(m.wavelet_convs[0], "dilation", (2, 2)), "dilation"),
+        (lambda m: setattr(m, "base_scale", nn.PReLU(4)), "PReLU"),
+    ):
+        layer = wtconv.WTConv2d(4, 4, 3, wt_levels=2)
+        layer(x)
+        change(layer)
+        with pytest.raises(TypeError, match=f"WTConv2d: its .*{word}"):
+            layer(x)

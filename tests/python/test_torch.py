@@ -130,6 +130,7 @@ def _parameters(layer):
 def test_autocast_casts_no_parameter_and_spares_float64():
     layer = layer_for()
     x = torch.randn(2, 4, 8, 8)
+    layer(x)  # the first call looks at the filters
     with torch.autocast("cpu", torch.bfloat16), torch.profiler.profile() as profile:
         layer(x)
     assert sum(e.count for e in profile.key_averages() if e.key == "aten::to") == 1
@@ -255,6 +256,16 @@ def test_shorter_way_only_where_nothing_looks_at_the_call(monkeypatch):
 
     assert count(lambda: layer(x.detach().as_subclass(Subclass).requires_grad_())) == 1
     assert isinstance(layer(X.as_subclass(Subclass)), Subclass)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_autograd(backend):
+    layer, plain = layer_and_plain(4, 4, 3, 1, True, 2)
+    x = X.clone().requires_grad_()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True)):
+        layer(x).sin().sum().backward()
+    (expected,) = torch.autograd.grad(plain(x).sin().sum(), x)
+    torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_private_names_of_torch_are_listed():
