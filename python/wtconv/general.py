@@ -74,8 +74,8 @@ def is_haar(wt_filter: Tensor, iwt_filter: Tensor) -> bool:
 
 
 def haar_filters(channels: int, dims: int) -> tuple[Tensor, Tensor]:
-    """(wt_filter, iwt_filter) of Haar in double precision."""
-    low, high = torch.tensor([1.0, 1.0], dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
+    """(wt_filter, iwt_filter) of Haar in double precision, on the CPU."""
+    low, high = (torch.tensor([1.0, sign], dtype=torch.float64, device="cpu") for sign in (1.0, -1.0))
     if dims == 1:
         bank = torch.stack([low, high]) / 2**0.5
     else:

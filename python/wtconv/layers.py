@@ -56,7 +56,7 @@ class WTConv2d(general.WaveletFilters):
         self.wt_levels, self.wt_type, self.backend = wt_levels, wt_type, backend
 
         # The random numbers are drawn in the published layer's order: same seed, same initial values.
-        factory = {"device": device, "dtype": dtype}
+        factory = {"device": torch.get_default_device() if device is None else device, "dtype": dtype}
         self.set_filters(*(f.to(**factory) for f in reference.wavelet_filters(wt_type, in_channels)))
         self.base_conv = reference.depthwise(in_channels, kernel, bias, **factory)
         self.base_scale = reference.Scale(in_channels, 1.0, **factory)

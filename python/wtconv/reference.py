@@ -16,7 +16,10 @@ _HAAR = (1 / math.sqrt(2), 1 / math.sqrt(2)), (1 / math.sqrt(2), -1 / math.sqrt(
 
 
 def wavelet_taps(wt_type: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Analysis (low, high) and synthesis (low, high) taps of a wavelet, in the order in which they meet the signal."""
+    """Analysis (low, high) and synthesis (low, high) taps of a wavelet, in the order in which they meet the signal.
+
+    On the CPU, whatever the default device is.
+    """
     if wt_type in ("db1", "haar"):
         analysis = synthesis = _HAAR
     else:
@@ -35,7 +38,9 @@ def wavelet_taps(wt_type: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
         # PyWavelets keeps analysis filters for a true convolution; cross-correlation meets them reversed.
         analysis = wavelet.dec_lo[::-1], wavelet.dec_hi[::-1]
         synthesis = wavelet.rec_lo, wavelet.rec_hi
-    return tuple(tuple(torch.tensor(taps, dtype=torch.float32) for taps in pair) for pair in (analysis, synthesis))
+    return tuple(
+        tuple(torch.tensor(taps, dtype=torch.float32, device="cpu") for taps in pair) for pair in (analysis, synthesis)
+    )
 
 
 def wavelet_filters(wt_type: str, channels: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +130,8 @@ class WTConv2d(nn.Module):
                 f"WTConv2d is depthwise: out_channels must equal in_channels={in_channels}, got {out_channels}"
             )
         self.in_channels, self.out_channels, self.stride, self.wt_levels = in_channels, out_channels, stride, wt_levels
-        wt_filter, iwt_filter = wavelet_filters(wt_type, in_channels)
+        device = torch.get_default_device()
+        wt_filter, iwt_filter = (f.to(device) for f in wavelet_filters(wt_type, in_channels))
         self.wt_filter = nn.Parameter(wt_filter, requires_grad=False)
         self.iwt_filter = nn.Parameter(iwt_filter, requires_grad=False)
         self.base_conv = depthwise(in_channels, kernel_size, bias)

@@ -79,7 +79,7 @@ class WTConv1d(general.WaveletFilters):
         self.in_channels = self.out_channels = in_channels
         self.kernel_size, self.stride = kernel_size, stride
         self.wt_levels, self.wt_type = wt_levels, wt_type
-        factory = {"device": device, "dtype": dtype}
+        factory = {"device": torch.get_default_device() if device is None else device, "dtype": dtype}
         self.set_filters(*(f.to(**factory) for f in wavelet_filters(wt_type, in_channels)))
 
         def depthwise(channels, bias):

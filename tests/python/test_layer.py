@@ -208,6 +208,18 @@ def test_averaged_models():
         assert not torch.equal(module.base_conv.weight, net.base_conv.weight)
 
 
+@pytest.mark.parametrize("make", [lambda **o: wtconv.WTConv2d(3, 3, 3, **o), lambda **o: wtconv.WTConv1d(3, 3, 3, **o)])
+def test_default_device(make):
+    """Constants are made where they are needed, not where the default is."""
+    with torch.device("meta"):
+        assert {t.device.type for t in make().state_dict().values()} == {"meta"}
+        layer = make(device="cpu")
+        assert {t.device.type for t in layer.state_dict().values()} == {"cpu"}
+        assert layer.has_haar_filters()
+        plain = wtconv.reference.WTConv2d(3, 3, 3)
+        assert {t.device.type for t in plain.state_dict().values()} == {"meta"}
+
+
 def test_meta_device_then_filled():
     with torch.device("meta"):
         net = nn.Sequential(wtconv.WTConv2d(3, 3, wt_levels=2))
