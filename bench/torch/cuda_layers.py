@@ -2,7 +2,7 @@
 
 Usage: python bench/torch/cuda_layers.py OUT.json
 
-All are timed in turn over rotating inputs (beyond the L2 cache): a round is as many calls in a row as take 2 ms, 20 at
+All are timed in turn over rotating inputs (beyond the L2 cache): a round is as many calls in a row as take 20 ms, 20 at
 most, between device events; the median of 5 to 30 rounds. What Python and PyTorch cost is in it wherever the GPU waits for
 it. A step is a forward and the gradients of x and of every parameter. The answer is checked against the plain layer first.
 """
@@ -74,7 +74,7 @@ def run(b, c, h, k, levels, dtype) -> dict:
     calls["copy", ""] = alternating(copy(target, x) for x in xs)
     times = {
         key: statistics.median(t)
-        for key, t in in_turn(calls, "cuda", seconds=0.4, rounds=30, block_ms=2.0, warm_up=3).items()
+        for key, t in in_turn(calls, "cuda", seconds=1.0, rounds=30, block_ms=20.0, warm_up=3).items()
     }
     return {"copy": times["copy", ""]} | {n: {w: times[n, w] for w in ("forward", "step")} for n in layers}
 
