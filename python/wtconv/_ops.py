@@ -100,6 +100,11 @@ def _refuse(message: str):
     raise ValueError(f"wtconv: {message}")
 
 
+def require_tensor(x) -> None:
+    if not isinstance(x, Tensor) and not has_torch_function((x,)):
+        raise TypeError(f"wtconv: x must be a torch.Tensor, got {type(x).__name__}")
+
+
 def _text(values) -> str:
     return "(" + ", ".join(str(v) for v in values) + ")"
 
@@ -417,6 +422,7 @@ def forward(
     backend: str,
 ) -> Tensor:
     """wtconv::forward."""
+    require_tensor(x)
     if not torch.compiler.is_compiling():
         tensors = (x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
         if _nothing_above_autograd(tensors):

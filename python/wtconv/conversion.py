@@ -61,6 +61,10 @@ def convert(
         raise TypeError(f"convert: model must be an nn.Module, got {model!r}")
     report = Conversion(model)
     successors: dict[int, nn.Module] = {}  # a layer used in several places becomes one layer used in several places
+    # What torch.compile and DistributedDataParallel noted about a module when they wrapped it stays as it was then.
+    compiled = {id(m._modules["_orig_mod"]) for m in model.modules() if "_orig_mod" in m._modules}
+    wrappers = (m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel))
+    distributed = {id(m) for wrapper in wrappers for m in wrapper.modules()}
 
     def successor(name: str, module: nn.Module) -> nn.Module | None:
         if id(module) in successors:
@@ -72,15 +76,22 @@ def convert(
                 raise _Left("it is this package's already")
             if isinstance(module, torch.jit.ScriptModule):
                 raise _Left("TorchScript modules cannot be changed")
-            if _is_public_layer(module):
+            public = _is_public_layer(module)
+            if not public and not (depthwise and _is_depthwise(module)):
+                return None
+            if id(module) in compiled:
+                raise _Left("torch.compile would go on calling the old layer: convert first, then compile")
+            if public:
                 new = _from_public_layer(module, backend)
                 if check:
                     _check_same(module, new)
-            elif depthwise and isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1:
+            else:
+                if id(module) in distributed:
+                    raise _Left(
+                        "its new parameters would be unknown to DistributedDataParallel: convert first, then wrap"
+                    )
                 levels = wt_levels(name, module) if callable(wt_levels) else wt_levels
                 new = _from_conv2d(module, levels, backend)
-            else:
-                return None
             _take_over_module_state(module, new)
         except _Left as reason:
             report.left.append((name, str(reason)))
@@ -175,6 +186,10 @@ def _is_public_layer(module: nn.Module) -> bool:
     return {"base_conv", "base_scale"} <= parts
 
 
+def _is_depthwise(module: nn.Module) -> bool:
+    return isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1
+
+
 def _from_public_layer(module: nn.Module, backend: str) -> WaveletFilters:
     for part in module.modules():
         _require_plain_parameters(part)
@@ -259,10 +274,10 @@ def _check_same(old: nn.Module, new: nn.Module) -> None:
     weight = new.base_conv.weight
     if weight.device.type == "meta":
         return
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     tolerance = {torch.float64: 1e-5, torch.float32: 1e-4}.get(weight.dtype, 3e-2)
     size = (9, 6) if weight.dim() == 4 else (13,)
-    x = torch.randn(2, weight.shape[0], *size, generator=generator).to(weight)
+    x = torch.randn(2, weight.shape[0], *size, generator=generator, device="cpu").to(weight)
     try:
         expected = old.forward(x)
     except Exception as error:

@@ -221,6 +221,7 @@ def wtconv2d(
     """The layer for any filters. Like the operators: what is refused, sums in fp32 for half types, result in autocast's
     type or x's.
     """
+    _ops.require_tensor(x)
     arguments = (x, base_weight, base_bias, base_scale, list(wavelet_weight), list(wavelet_scale))
     if _autocasts(x.device.type):
         arguments = _ops.cast_for_autocast(x.device.type, *arguments)

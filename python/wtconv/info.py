@@ -76,7 +76,7 @@ def golden_input(case: dict) -> tuple[list[Tensor], Tensor]:
         for _ in range(torch.Size(shape).numel()):
             state = (state * 1103515245 + 12345) % 2**31
             values.append(low + (state >> 16) % (high - low + 1))
-        return torch.tensor(values, dtype=torch.float64).reshape(shape) * scale
+        return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(shape) * scale
 
     inputs = [integers(b, c, h, w), integers(c, 1, k, k), integers(c), integers(1, c, 1, 1)]
     inputs += [integers(4 * c, 1, k, k) for _ in range(levels)]
@@ -98,7 +98,7 @@ def _check_case(case: dict, backend: Backend, dtype: torch.dtype, inputs: list[T
         results = evaluate(inputs, dy, lambda *p: functional.wtconv2d(*p, case["stride"], backend.name))
     names = ["y", *(f"gradient {i}" for i in range(len(results) - 1))]
     for name, result, golden in zip(names, results, case["golden"], strict=True):
-        expected = torch.tensor(golden, dtype=torch.float64).to(dtype).reshape(result.shape)
+        expected = torch.tensor(golden, dtype=torch.float64, device="cpu").to(dtype).reshape(result.shape)
         wrong = (result.cpu() != expected).nonzero()
         if len(wrong):
             at = tuple(wrong[0].tolist())

@@ -41,6 +41,8 @@ class WTConv2d(general.WaveletFilters):
                 f"WTConv2d is depthwise: out_channels must equal in_channels={in_channels}, got {out_channels}; "
                 "wtconv.WTConvSeparable(in_channels, out_channels) adds the 1x1 convolution that mixes channels"
             )
+        if not isinstance(backend, str):
+            raise TypeError(f"WTConv2d: backend must be a name or '', got {backend!r}")
         in_channels, kernel, step, wt_levels = (
             general.integer("WTConv2d", *argument)
             for argument in (
@@ -56,7 +58,7 @@ class WTConv2d(general.WaveletFilters):
         self.wt_levels, self.wt_type, self.backend = wt_levels, wt_type, backend
 
         # The random numbers are drawn in the published layer's order: same seed, same initial values.
-        factory = {"device": torch.get_default_device() if device is None else device, "dtype": dtype}
+        factory = reference.factory(device, dtype)
         self.set_filters(*(f.to(**factory) for f in reference.wavelet_filters(wt_type, in_channels)))
         self.base_conv = reference.depthwise(in_channels, kernel, bias, **factory)
         self.base_scale = reference.Scale(in_channels, 1.0, **factory)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -116,6 +117,11 @@ class Scale(nn.Module):
         return self.weight * x
 
 
+def factory(device=None, dtype=None) -> dict[str, Any]:
+    """PyTorch's defaults by name, for tensors that are not made by a module of PyTorch's."""
+    return {"device": device or torch.get_default_device(), "dtype": dtype or torch.get_default_dtype()}
+
+
 def depthwise(channels: int, kernel_size: int, bias: bool, **factory) -> nn.Conv2d:
     return nn.Conv2d(channels, channels, kernel_size, padding="same", groups=channels, bias=bias, **factory)
 
@@ -130,8 +136,7 @@ class WTConv2d(nn.Module):
                 f"WTConv2d is depthwise: out_channels must equal in_channels={in_channels}, got {out_channels}"
             )
         self.in_channels, self.out_channels, self.stride, self.wt_levels = in_channels, out_channels, stride, wt_levels
-        device = torch.get_default_device()
-        wt_filter, iwt_filter = (f.to(device) for f in wavelet_filters(wt_type, in_channels))
+        wt_filter, iwt_filter = (f.to(**factory()) for f in wavelet_filters(wt_type, in_channels))
         self.wt_filter = nn.Parameter(wt_filter, requires_grad=False)
         self.iwt_filter = nn.Parameter(iwt_filter, requires_grad=False)
         self.base_conv = depthwise(in_channels, kernel_size, bias)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wtconv import general, reference
+from wtconv import _ops, general, reference
 
 
 def wavelet_filters(wt_type: str, channels: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ class WTConv1d(general.WaveletFilters):
         self.in_channels = self.out_channels = in_channels
         self.kernel_size, self.stride = kernel_size, stride
         self.wt_levels, self.wt_type = wt_levels, wt_type
-        factory = {"device": torch.get_default_device() if device is None else device, "dtype": dtype}
+        factory = reference.factory(device, dtype)
         self.set_filters(*(f.to(**factory) for f in wavelet_filters(wt_type, in_channels)))
 
         def depthwise(channels, bias):
@@ -91,6 +91,7 @@ class WTConv1d(general.WaveletFilters):
         self.wavelet_scale = nn.ModuleList(_Scale(2 * in_channels, 0.1, **factory) for _ in range(wt_levels))
 
     def forward(self, x: Tensor) -> Tensor:
+        _ops.require_tensor(x)
         if x.dim() != 3 or x.shape[1] != self.in_channels or x.shape[2] == 0:
             raise ValueError(f"WTConv1d: expected x of shape (B, {self.in_channels}, L), L > 0, got {tuple(x.shape)}")
         y = general.in_full_precision(

@@ -302,3 +302,48 @@ def test_separable():
     y.sum().backward()
     assert all(p.grad is not None for p in layer.parameters() if p.requires_grad)
     assert wtconv.WTConvSeparable(4, 10, bias=False, dtype=torch.float64).pointwise.weight.dtype == torch.float64
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_layers_that_a_wrapper_holds_are_left(alone):
+    """What is left goes on being used by the wrapper; what is swapped must be used from then on."""
+    x = torch.randn(1, 4, 6, 5)
+
+    def convolution():
+        return nn.Conv2d(4, 4, 3, padding=1, groups=4)
+
+    def compiled(layer):
+        return torch.compile(layer, backend="eager")
+
+    model = nn.Sequential(compiled(convolution()), compiled(reference.WTConv2d(4, 4)), convolution())
+    model(x)
+    report = wtconv.convert(model, depthwise=True)
+    assert [name for name, _ in report.left] == ["0._orig_mod", "1._orig_mod"] and "then compile" in str(report)
+    assert [name for name, _ in report.swapped] == ["2"]
+
+    inside = compiled(nn.Sequential(reference.WTConv2d(4, 4)))
+    inside(x)
+    assert len(wtconv.convert(inside).swapped) == 1
+    calls = []
+    inside._orig_mod[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    inside(x)
+    assert calls
+
+    wrapped = nn.parallel.DistributedDataParallel(nn.Sequential(convolution(), reference.WTConv2d(4, 4)))
+    report = wtconv.convert(wrapped, depthwise=True)
+    assert [name for name, _ in report.left] == ["module.0"] and "then wrap" in str(report)
+    assert [name for name, _ in report.swapped] == ["module.1"]
+
+
+def test_default_device_does_not_matter():
+    model = nn.Sequential(randomised(reference.WTConv2d(4, 4, wt_levels=2)), nn.Conv2d(4, 4, 3, padding=1, groups=4))
+    with torch.device("meta"):
+        assert len(wtconv.convert(model, depthwise=True).swapped) == 2
+    assert {p.device.type for p in model.parameters()} == {"cpu"}

@@ -159,6 +159,39 @@ def test_wrong_input_says_expected_and_got():
         layer(torch.randn(2, 4, 8, 8).double())
 
 
+@pytest.mark.parametrize("x", [None, [1.0], np.ones((1, 4, 8, 8))], ids=["None", "list", "ndarray"])
+@pytest.mark.parametrize(
+    "layer", [lambda: wtconv.WTConv2d(4, 4), lambda: foreign(wtconv.WTConv2d(4, 4)), lambda: wtconv.WTConv1d(4, 4)]
+)
+def test_what_is_no_tensor_is_named(layer, x):
+    with pytest.raises(TypeError, match=f"x must be a torch.Tensor, got {type(x).__name__}"):
+        layer()(x)
+
+
+def foreign(layer):
+    with torch.no_grad():
+        layer.wt_filter[0] *= 2
+    return layer
+
+
+@pytest.mark.parametrize("backend", [None, 3, torch.device("cpu")])
+def test_backend_is_a_name(backend):
+    with pytest.raises(TypeError, match="backend must be a name"):
+        wtconv.WTConv2d(4, 4, backend=backend)
+
+
+@pytest.mark.parametrize("make", [wtconv.WTConv2d, wtconv.WTConv1d, wtconv.reference.WTConv2d])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_default_dtype(make, dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        layer = make(3, 3, 3, wt_levels=2)
+        y = layer(torch.randn(1, 3, *(9, 6)[: layer.base_conv.weight.dim() - 2]))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {y.dtype, *(t.dtype for t in layer.state_dict().values())} == {dtype}
+
+
 COPIES = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda m: pickle.loads(pickle.dumps(m)),
@@ -343,6 +376,11 @@ def test_self_check_and_show(capsys):
     assert f"wtconv {wtconv.__version__}" in text and torch.__version__ in text
     for backend in wtconv.backends():
         assert f"backend {backend.name} ({backend.device})" in text
+
+
+def test_self_check_under_another_default_device():
+    with torch.device("meta"):
+        wtconv.self_check(verbose=False)
 
 
 def test_self_check_finds_a_wrong_kernel(monkeypatch):
