@@ -206,6 +206,18 @@ def _check(
         _check_dtype_of_parameter(t, name, x, base_weight)
 
 
+def _shown(error: RuntimeError, *arguments) -> Exception:
+    """What to raise for an error of a kernel: from torch 2.15 on its ValueErrors arrive as RuntimeErrors."""
+    if type(error) is RuntimeError:
+        try:
+            _check(*arguments)
+        except ValueError as refusal:
+            return refusal
+        except Exception:  # what is not even a tensor keeps the kernel's error
+            pass
+    return error
+
+
 @torch.library.register_fake("wtconv::forward")
 def _(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
     _check(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
@@ -426,20 +438,28 @@ def forward(
     if not torch.compiler.is_compiling():
         tensors = (x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
         if _nothing_above_autograd(tensors):
-            if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
-                return _Forward.apply(None, stride, backend, *tensors)
-            with _C._AutoDispatchBelowAutograd():
-                return _forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend)
+            arguments = (x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
+            try:
+                if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
+                    return _Forward.apply(None, stride, backend, *tensors)
+                with _C._AutoDispatchBelowAutograd():
+                    return _forward(*arguments, backend)
+            except RuntimeError as error:
+                raise _shown(error, *arguments) from None
     return _forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend)
 
 
 def _autograd_forward(keyset, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
     keyset = keyset & _C._after_autograd_keyset
     tensors = (x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
-    if _needs_gradient(tensors):
-        return _apply(_Forward, keyset, stride, backend, *tensors)
-    with _C._AutoDispatchBelowAutograd():
-        return _forward.redispatch(keyset, *tensors[:4], wavelet_weight, wavelet_scale, stride, backend)
+    arguments = (x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
+    try:
+        if _needs_gradient(tensors):
+            return _apply(_Forward, keyset, stride, backend, *tensors)
+        with _C._AutoDispatchBelowAutograd():
+            return _forward.redispatch(keyset, *arguments, backend)
+    except RuntimeError as error:
+        raise _shown(error, *arguments) from None
 
 
 def _autograd_backward(
@@ -447,10 +467,14 @@ def _autograd_backward(
 ):
     keyset = keyset & _C._after_autograd_keyset
     tensors = (dy, x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
-    if _needs_gradient(tensors):
-        return list(_apply(_Backward, keyset, stride, mask, backend, *tensors))
-    with _C._AutoDispatchBelowAutograd():
-        return _backward.redispatch(keyset, *tensors[:5], wavelet_weight, wavelet_scale, stride, mask, backend)
+    arguments = (x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
+    try:
+        if _needs_gradient(tensors):
+            return list(_apply(_Backward, keyset, stride, mask, backend, *tensors))
+        with _C._AutoDispatchBelowAutograd():
+            return _backward.redispatch(keyset, dy, *arguments, mask, backend)
+    except RuntimeError as error:
+        raise _shown(error, *arguments, dy, mask) from None
 
 
 _library = torch.library.Library("wtconv", "IMPL")  # lives as long as the process

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 try:
+    import numpy as np
     from onnxscript import opset18 as op
 except ImportError as error:
     raise ImportError("wtconv.onnx needs onnxscript (pip install onnx onnxscript)") from error

@@ -104,6 +104,20 @@ def test_metadata_does_not_import_torch(tmp_path):
         assert "Requires-Dist: torch>=2.11" in metadata.read_text()
 
 
+@pytest.mark.parametrize("version, used", [("2.10.0+cu128", False), ("2.11.0a0", True), ("3.0", True), (None, False)])
+def test_an_old_torch_is_passed_over(tmp_path, version, used):
+    """Its headers would end in a page of compiler errors; without it pip fetches a newer one for the build."""
+    (tmp_path / "torch/include/torch/csrc/stable").mkdir(parents=True)
+    (tmp_path / "torch/include/torch/csrc/stable/ops.h").touch()
+    if version:
+        (tmp_path / "torch/version.py").write_text(f"from typing import Optional\n__version__ = {version!r}\n")
+    program = "import sys; sys.path[:] = sys.argv[1:]; import find_torch; print(find_torch.find_torch())"
+    search = [tmp_path, SOURCE / "bindings/torch", *filter(None, sys.path)]
+    done = subprocess.run([sys.executable, "-S", "-c", program, *search], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip() == str(tmp_path / "torch")) == used
+    assert used or f"torch {version or 'without a version'} in {tmp_path}" in done.stderr
+
+
 @pytest.mark.parametrize(
     "option, line",
     [

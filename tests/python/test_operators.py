@@ -367,7 +367,7 @@ def test_refusals(name):
     _, message = message_of(operation, arguments)
     for word in words:
         assert word in message, message
-    if operation is _ops._forward:  # by the shorter way, too
+    if operation is _ops._forward and name != "no tensor":  # by the shorter way, too
         assert message_of(wtconv.functional.wtconv2d, arguments)[1] == message
 
 
