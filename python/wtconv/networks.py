@@ -40,9 +40,10 @@ class WTConvNeXt(ConvNeXt):
         wtconv_class: Callable[..., nn.Module] | None = None,
         **kwargs: Any,
     ):
+        kernel_sizes, wt_levels = _per_stage("kernel_sizes", kernel_sizes), _per_stage("wt_levels", wt_levels)
         super().__init__(*args, kernel_sizes=kernel_sizes, **kwargs)
         layer = wtconv_class or WTConv2d
-        for stage, kernel, levels in zip(self.stages, to_ntuple(4)(kernel_sizes), to_ntuple(4)(wt_levels)):
+        for stage, kernel, levels in zip(self.stages, kernel_sizes, wt_levels, strict=True):
             for block in stage.blocks:
                 old = block.conv_dw
                 bias = old.bias is not None
@@ -54,6 +55,13 @@ class WTConvNeXt(ConvNeXt):
         """timm's optimizers keep the decay off these: scales, which would be pulled to zero, and fixed filters."""
         names = (name for name, _ in self.named_parameters() if ".conv_dw." in name)
         return {name for name in names if "_scale." in name or "wt_filter" in name}
+
+
+def _per_stage(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    values = to_ntuple(4)(value)
+    if len(values) != 4:
+        raise ValueError(f"WTConvNeXt: {name} must be one number or four, one a stage, got {value!r}")
+    return values
 
 
 def _initialise(module: nn.Module) -> None:

@@ -143,3 +143,11 @@ def test_initial_distribution():
         assert conv.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert layer.base_conv.bias.abs().max() == 0
     assert (layer.wavelet_scale[0].weight == 0.1).all() and (layer.base_scale.weight == 1).all()
+
+
+@pytest.mark.parametrize("name", ["wt_levels", "kernel_sizes"])
+@pytest.mark.parametrize("value", [(), (3,), (3, 3, 3), (3, 3, 3, 3, 3)])
+def test_a_number_for_each_stage(name, value):
+    """None of them is left out in silence: a stage without would keep ConvNeXt's own convolutions."""
+    with pytest.raises(ValueError, match=f"{name} must be one number or four"):
+        timm.create_model("wtconvnext_tiny", dims=(8, 8, 8, 8), depths=(1, 1, 1, 1), **{name: value})
