@@ -6,6 +6,7 @@ block of calls; what Python costs is in them wherever the GPU waits for it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
@@ -127,6 +128,20 @@ def peak_bytes(call: Callable[[], None], device: str) -> int:
         held += size
         peak = max(peak, held)
     return peak
+
+
+def parser(description: str | None, out: str) -> argparse.ArgumentParser:
+    """What every resumable benchmark takes; each adds its own."""
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--out", type=Path, default=Path(out), help="default %(default)s")
+    p.add_argument("--report", action="store_true", help="only report what is in --out")
+    p.add_argument("--fresh", action="store_true", help="forget earlier results in --out")
+    p.add_argument("--budget", type=float, help="stop after so many seconds")
+    p.add_argument("--smoke", action="store_true", help="tiny shapes: proves the script")
+    p.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    p.add_argument("--compiler", default="inductor", help="torch.compile's backend, default %(default)s")
+    return p
 
 
 class Budget:

@@ -31,6 +31,9 @@ import train
 from torch import Tensor, nn
 from wtconv.baselines import LAYERS
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+from measure import peak_bytes  # noqa: E402
+
 ENCODERS = {"standard": "depthwise", "dilated": "dilated", "WTConv": "wtconv", "large kernel": "large-kernel"}
 IGNORED = -100  # cross_entropy's ignore_index
 STRIDE = 16  # of the deepest stage
@@ -259,20 +262,7 @@ def training_memory(trainer: Segmenter, x: Tensor, y: Tensor) -> int:
     """Most bytes held during forward and backward, beyond model and optimizer."""
     trainer.gradients(x, y, 0)
     trainer.optimizer.zero_grad(set_to_none=True)
-    if trainer.ranks.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        trainer.gradients(x, y, 0)
-        return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        trainer.gradients(x, y, 0)
-    found, stack = [], list(profile.profiler.kineto_results.experimental_event_tree())
-    while stack:
-        event = stack.pop()
-        stack += event.children
-        if event.tag.name == "Allocation":
-            found.append((event.start_time_ns, event.extra_fields.alloc_size))
-    return int(np.cumsum([size for _, size in sorted(found)]).max())
+    return peak_bytes(lambda: trainer.gradients(x, y, 0), trainer.ranks.device.type)
 
 
 @torch.inference_mode()

@@ -369,22 +369,14 @@ def profile_page(r: dict[str, Any]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--out", type=Path, default=Path("out/network"), help="default %(default)s")
-    p.add_argument("--report", action="store_true", help="only report what is in --out")
+    p = measure.parser(__doc__, "out/network")
     p.add_argument("--profile", action="store_true", help="profile the first setting instead of timing")
-    p.add_argument("--fresh", action="store_true", help="forget earlier results in --out")
-    p.add_argument("--budget", type=float, help="stop after so many seconds")
-    p.add_argument("--smoke", action="store_true", help="a tiny network and image: proves the script")
     p.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     p.add_argument("--batches", nargs="+", type=int, default=[64, 1, 256], help="the first is measured first")
     p.add_argument("--images", nargs="+", type=int, default=[224, 384])
-    p.add_argument("--dtypes", nargs="+", choices=measure.DTYPES, default=list(measure.DTYPES))
     p.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     p.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES))
     p.add_argument("--no-compile", dest="compile", action="store_false", help="eager only")
-    p.add_argument("--compiler", default="inductor", help="torch.compile's backend, default %(default)s")
     p.add_argument("--seconds", type=float, default=1.0, help="for each network and pass, default %(default)s")
     p.add_argument("--rounds", type=int, default=30, help="at most, default %(default)s")
     return p

@@ -326,21 +326,13 @@ def work(options: argparse.Namespace, store: Store) -> Iterator[tuple[str, Calla
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    p.add_argument("--out", type=Path, default=Path("out/paper"), help="default %(default)s")
-    p.add_argument("--report", action="store_true", help="only report what is in --out")
-    p.add_argument("--fresh", action="store_true", help="forget earlier results in --out")
-    p.add_argument("--budget", type=float, help="stop after so many seconds")
-    p.add_argument("--smoke", action="store_true", help="tiny shapes, few rounds: proves the script, not the layer")
+    p = measure.parser(__doc__, "out/paper")
     p.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     p.add_argument("--shapes", nargs="+", metavar="BxCxHxW", help="default: the published sweep, 8x64x256x256 first")
     p.add_argument("--kernels", nargs="+", type=int, default=[5, 3])
     p.add_argument("--levels", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    p.add_argument("--dtypes", nargs="+", choices=measure.DTYPES, default=list(measure.DTYPES))
     p.add_argument("--seconds", type=float, default=0.5, help="for each layer and pass, default %(default)s")
     p.add_argument("--rounds", type=int, default=50, help="at most, default %(default)s")
-    p.add_argument("--compiler", default="inductor", help="torch.compile's backend, default %(default)s")
     p.add_argument("--tool", type=Path, help="the wtconv tool, for the I/O model")
     p.add_argument("--counted", help=argparse.SUPPRESS)  # under ncu
     return p

@@ -22,7 +22,8 @@ using Bytes = std::vector<std::byte>;
 class Folder {
  public:
   Folder() {
-    std::string name = (fs::temp_directory_path() / "wtconv_images_XXXXXX").string();
+    const std::string pattern(6, 'X');  // which mkdtemp replaces
+    std::string name = (fs::temp_directory_path() / ("wtconv_images_" + pattern)).string();
     path_ = mkdtemp(name.data());
   }
   ~Folder() { fs::remove_all(path_); }
