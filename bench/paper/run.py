@@ -135,7 +135,7 @@ def time_layers(case: Case, methods: list[str], options: argparse.Namespace, sto
         if not calls:
             continue
         times = measure.in_turn(
-            calls, device, options.seconds * len(calls), options.rounds, block_ms=2.0 if device == "cuda" else 0.0
+            calls, device, options.seconds * len(calls), options.rounds, block_ms=10.0 if device == "cuda" else 0.0
         )
         for m, call in calls.items():
             held = x.nbytes + sum(p.nbytes for p in modules[m].parameters()) + (dy.nbytes if what == "step" else 0)
