@@ -400,7 +400,7 @@ def _needs_gradient(tensors) -> bool:
 
 
 # A call from Python passes the dispatcher twice, on its way to the functions below and again to the kernel: 15 us. Where
-# nothing above autograd would look at the call, forward() and the step backward start below them.
+# nothing above autograd, or autocast alone, would look at the call, forward() and the step backward start below them.
 
 
 def _dispatch_state() -> tuple:
@@ -436,6 +436,11 @@ def forward(
     """wtconv::forward."""
     require_tensor(x)
     if not torch.compiler.is_compiling():
+        device = x.device.type
+        if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+            return _autocast_forward(
+                device, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend
+            )
         tensors = (x, base_weight, base_bias, base_scale, *wavelet_weight, *wavelet_scale)
         if _nothing_above_autograd(tensors):
             arguments = (x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride)
@@ -485,15 +490,13 @@ _library.impl("backward", _autograd_backward, "Autograd", with_keyset=True)
 # Autocast: x is cast, the parameters are not. The kernels take fp32 parameters with a 16-bit x and sum in fp32 anyway.
 
 
-def _autocast_forward(device):
-    keys = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU) | _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
+_AUTOCAST_KEYS = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU) | _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
 
-    def forward(x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale, stride, backend):
-        with _C._ExcludeDispatchKeyGuard(keys):
-            tensors = cast_for_autocast(device, x, base_weight, base_bias, base_scale, wavelet_weight, wavelet_scale)
-            return _forward(*tensors, stride, backend)
 
-    return forward
+def _autocast_forward(device, *arguments):
+    *tensors, stride, backend = arguments
+    with _C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
+        return forward(*cast_for_autocast(device, *tensors), stride, backend)
 
 
 def cast_for_autocast(device, x, base_weight, *parameters):
@@ -508,8 +511,8 @@ def _to_float(item):
     return item.float() if isinstance(item, Tensor) else item and [_to_float(t) for t in item]
 
 
-_library.impl("forward", _autocast_forward("cpu"), "AutocastCPU")
-_library.impl("forward", _autocast_forward("cuda"), "AutocastCUDA")
+_library.impl("forward", functools.partial(_autocast_forward, "cpu"), "AutocastCPU")
+_library.impl("forward", functools.partial(_autocast_forward, "cuda"), "AutocastCUDA")
 
 
 # torch.func.vmap. Over the images alone it is one call with a longer batch; otherwise one call for each entry.

@@ -244,7 +244,11 @@ def test_shorter_way_only_where_nothing_looks_at_the_call(monkeypatch):
     assert count(lambda: grad(lambda t: layer(t).sum())(X)) > 0
     assert count(lambda: jvp(layer, (X,), (X,))) > 0
     with torch.autocast("cpu", torch.bfloat16):
-        assert count(lambda: layer(x)) == 1
+        assert count(lambda: layer(x).sum().backward()) == 0
+        assert count(lambda: grad(lambda t: layer(t).sum())(X)) > 0
+        with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+            assert count(lambda: layer(x)) == 1
+        assert counter.get_total_flops() > 0
     with torch.utils.flop_counter.FlopCounterMode(display=False):
         assert count(lambda: layer(x)) == 1
     with warnings.catch_warnings():
@@ -256,6 +260,9 @@ def test_shorter_way_only_where_nothing_looks_at_the_call(monkeypatch):
 
     assert count(lambda: layer(x.detach().as_subclass(Subclass).requires_grad_())) == 1
     assert isinstance(layer(X.as_subclass(Subclass)), Subclass)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(X.as_subclass(Subclass))
+        assert isinstance(y, Subclass) and y.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
