@@ -56,6 +56,32 @@ def alternating(calls: Iterable[Callable[[], None]]) -> Callable[[], None]:
     return run
 
 
+def graphed(calls: Iterable[Callable[[], None]]) -> Callable[[], None]:
+    """All of these calls as one CUDA graph: Python and PyTorch cost nothing in a replay."""
+    calls = list(calls)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # what is made at first use must not be captured
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph.replay
+
+
+def kernels(call: Callable[[], Any]) -> list[tuple[str, float]]:
+    """(name, microseconds) of all that the GPU does in a call, copies and fills too."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    on_gpu = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return [(e.name, e.time_range.elapsed_us()) for e in on_gpu]
+
+
 def block(call: Callable[[], None], calls: int, device: str) -> float:
     """Milliseconds of one call, of `calls` in a row."""
     if device == "cpu":

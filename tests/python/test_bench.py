@@ -27,8 +27,8 @@ def script(path):
     return module
 
 
-def records(out):
-    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+def records(out, name="results.jsonl"):
+    return [json.loads(line) for line in (out / name).read_text().splitlines()]
 
 
 def rows(report, title):
@@ -141,6 +141,51 @@ def test_networks(tmp_path, capsys):
     assert report in capsys.readouterr().out
     assert [row[0] for row in rows(report, "Inference")[:2]] == ["ConvNeXt-T", "ConvNeXt-T"]
     assert "Profile: WTConvNeXt-T, step, NCHW" in report
+
+
+def test_sweep(tmp_path, capsys):
+    sweep = script("sweep")
+    arguments = ["--device=cpu", "--smoke", f"--out={tmp_path}", "--dtypes", "fp32", "bf16"]
+    with pytest.raises(SystemExit, match="holds no results"):
+        sweep.main([*arguments, "--budget=0"])
+    sweep.main(arguments)
+    found = records(tmp_path, "sweep.jsonl")
+    compared = [r for r in found[1:] if "ms" in r]
+    checked = [r for r in found[1:] if "limit" in r]
+    assert found[0]["about"]["planned"] == len(compared) / 2 + len(checked)
+    assert {(r["key"]["against"], r["key"]["pass"]) for r in compared} == {
+        (other, what) for other in ("depthwise", "plain") for what in ("forward", "step")
+    }
+    assert all(r["ms"][who]["min"] > 0 for r in compared for who in ("ours", "other"))
+    assert {r["key"]["check"] for r in checked} == {"channels-last", "strided"} and all(r["value"] > 0 for r in checked)
+    sweep.main(arguments)  # nothing is left to do
+    assert records(tmp_path, "sweep.jsonl") == found
+    report = (tmp_path / "sweep.md").read_text()
+    assert report in capsys.readouterr().out
+    assert len(rows(report, "Checks")) == 2
+    cases = rows(report, "Forward against depthwise k x k")
+    times = [float(row[3]) for row in cases]
+    assert len(cases) == 10 and times == sorted(times)
+
+
+def test_the_sweeps_shapes():
+    """What was promised is among them, and random ones are the same at every call."""
+    sweep = script("sweep")
+    found = sweep.families(smoke=False)
+    assert {c.shape for c in found["sweep"]} == {(8, c, h, h) for c in (32, 64, 128) for h in (128, 256, 512)}
+    assert {c.levels for c in found["sweep"]} == {1, 2, 3, 4, 5} and {c.kernel for c in found["sweep"]} == {3, 5}
+    assert {c.shape[0] for c in found["stages"]} == {1, 8, 64, 256}
+    drawn = found["random"]
+    assert len(drawn) == 60 == len(set(drawn)) and drawn == sweep.families(smoke=False)["random"]
+    assert {(5, 1000), (1, 1)} <= {c.shape[2:] for c in drawn}
+
+
+def test_strided_views_hold_the_same_numbers():
+    torch = pytest.importorskip("torch")
+    sweep, x = script("sweep"), torch.randn(2, 3, 5, 7)
+    for view in sweep.STRIDED:
+        seen = sweep.strided(view, x)
+        assert torch.equal(seen, x) and not seen.is_contiguous(), view
 
 
 def test_scaling(tmp_path):
