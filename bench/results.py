@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,28 @@ class Store:
 
 def _name(key: dict[str, Any]) -> str:
     return json.dumps(key, sort_keys=True)
+
+
+SIZES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}  # bytes of an element, by a case's type
+
+
+def parse_case(name: str) -> tuple[tuple[int, ...], str]:
+    """((batch, channels, height, width, kernel, levels), type) of a case such as n8c64h256w256k5l3_f16; more may follow."""
+    found = re.match(r"n(\d+)c(\d+)h(\d+)w(\d+)k(\d+)l(\d+)_(b?f\d+)", name)
+    if not found:
+        raise ValueError(f"not a case: {name!r}")
+    *shape, dtype = found.groups()
+    return tuple(map(int, shape)), dtype
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[:4])
+
+
+def multiply_adds(shape: tuple[int, ...], passes: int) -> float:
+    """Of the filters alone; a pass is the forward, the input gradient or the weight gradient."""
+    kernel, levels = shape[4:]
+    return passes * elements(shape) * kernel**2 * (1 + sum(4.0 ** (1 - level) for level in range(1, levels + 1)))
 
 
 def summary(times: list[float]) -> dict[str, float]:

@@ -188,6 +188,56 @@ def test_strided_views_hold_the_same_numbers():
         assert torch.equal(seen, x) and not seen.is_contiguous(), view
 
 
+def ncu_lines(launched, metrics):
+    """As ncu --csv prints them: a line a metric of every launch, among others."""
+    head = ["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
+    quoted = [head, *([str(i), name, m, "", v] for i, name in enumerate(launched) for m, v in metrics.items())]
+    return "==PROF== Connected\n" + "\n".join(",".join(f'"{cell}"' for cell in line) for line in quoted)
+
+
+def test_counters(tmp_path, monkeypatch, capsys):
+    counters = script("counters")
+    launched = [
+        *["void wtconv::cuda::resident_kernel<float, (int)5, (bool)0>(wtconv::cuda::ResidentArgs)"] * 2,
+        "void wtconv::cuda::resident_gradient_kernel<float>(int)",
+        "wtconv::cuda::finish_kernel(int)",
+        *["pool_kernel", "resident_kernel", "tiled_kernel"] * 2,
+        *["tiled_gradient_kernel", "pool_kernel", "pool_kernel", "resident_gradient_kernel", "finish_kernel"],
+    ]
+    values = dict.fromkeys(counters.METRICS.values(), "1,024") | {counters.METRICS["warps"]: "4.0"}
+    cases = ["n1c2h16w8k5l1_f32", "n1c1h64w64k3l5_f16"]
+    found = counters.by_case(cases, counters.launches(ncu_lines(launched, values)))
+    counters.write(tmp_path, found, None)
+    (head, *kernels), (_, *traffic) = ([line.split(",") for line in (tmp_path / f"{name}.csv").read_text().splitlines()]
+                                       for name in ("counters", "traffic"))  # fmt: skip
+    assert [k[1] for k in kernels] == [
+        *["forward", "input gradient", *["weight gradient"] * 2],
+        *[*["forward"] * 3, *["input gradient"] * 3, *["weight gradient"] * 5],
+    ]
+    first = dict(zip(head, kernels[0]))
+    assert first["kernel"] == "resident_kernel" and first["wavefronts_a_plane"] == "512"
+    assert first["least_a_plane"] == "200"  # 128 pixels, 25 taps, the level's bands as many again, 32 lanes
+    assert traffic == [
+        ["n1c2h16w8k5l1_f32", "forward", "1", "1.000", "1.000"], ["n1c2h16w8k5l1_f32", "step", "4", "4.000", "4.000"],
+        ["n1c1h64w64k3l5_f16", "forward", "3", "0.375", "0.375"], ["n1c1h64w64k3l5_f16", "step", "11", "1.375", "1.375"],
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="2 closing kernels of 1 cases"):
+        counters.by_case(cases[:1], counters.launches(ncu_lines(launched, values)))
+    assert counters.tensor_metric("sm__inst_executed_pipe_tensor  Counter\n").startswith(
+        "sm__inst_executed_pipe_tensor."
+    )
+    assert counters.tensor_metric("sm__inst_executed_pipe_tensor_op_imma") is None
+
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    monkeypatch.setenv("PATH", str(binaries))
+    counters.main(["no-bench"])
+    (binaries / "ncu").write_text("#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM - no permission'; exit 1\n")
+    (binaries / "ncu").chmod(0o755)
+    counters.main([str(binaries / "ncu"), f"--out={tmp_path / 'none'}"])
+    assert capsys.readouterr().out.count("skipped: counters") == 2 and not (tmp_path / "none").exists()
+
+
 def test_scaling(tmp_path):
     pytest.importorskip("timm")
     out = tmp_path / "scaling.json"
