@@ -12,6 +12,7 @@
 #include "cuda/neighbours.hpp"
 #include "cuda/strategy.hpp"
 #include "cuda/tuning/matrix.hpp"
+#include "cuda/tuning/needs.hpp"
 #include "cuda/work.hpp"
 
 namespace wtconv::cuda {
@@ -44,6 +45,67 @@ TEST(CudaChooser, PlanesPastOneBlockGoToClustersWhereThereAreSome) {
     large.height = large.width = 1024;
     EXPECT_STREQ(choose(large, h200).strategy->name(), "tiled") << choose(large, h200).reason;
   }
+}
+
+// By compute capability: what a block may ask for, and a multiprocessor has, in shared memory.
+constexpr DeviceLimits gpus[] = {
+    {8, 0, 108, 163 * 1024, 164 * 1024},  {8, 6, 84, 99 * 1024, 100 * 1024},   {8, 9, 128, 99 * 1024, 100 * 1024}, h200,
+    {10, 0, 148, 227 * 1024, 228 * 1024}, {12, 0, 170, 99 * 1024, 100 * 1024},
+};
+constexpr int static_shared = 64;  // barriers beside the dynamic shared memory
+
+// Every table entry can be launched wherever its strategy takes the problem, and elsewhere another strategy does. The
+// launch bounds keep a block's registers within a multiprocessor's 65536, which all of these have.
+TEST(CudaTuning, EveryEntryFitsOrIsRefused) {
+  int taken = 0, refused = 0;
+  const auto expect = [&](const DeviceLimits& gpu, const char* table, const Problem& p, const Needs& needs,
+                          const char* strategy, const Decision& decision) {
+    const std::string what = std::string(table) + " " + std::to_string(p.height) + " k" + std::to_string(p.kernel) +
+                             " on " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
+    EXPECT_LE(needs.threads, 1024) << what;
+    EXPECT_LE(needs.threads * needs.blocks, 2048) << what;
+    EXPECT_GE(needs.registers(), 64) << what << ": launch bounds that force spills";
+    ASSERT_NE(decision.strategy, nullptr) << what;
+    if (decision.strategy->name() != std::string(strategy)) {
+      EXPECT_TRUE(needs.shared > std::size_t(gpu.shared_per_block) || gpu.major < 9) << what << ": " << decision.reason;
+      EXPECT_NE(decision.reason.find(std::string("not ") + strategy), std::string::npos) << decision.reason;
+      ++refused;
+      return;
+    }
+    EXPECT_LE(needs.shared + static_shared, std::size_t(gpu.shared_per_block)) << what;
+    ++taken;
+  };
+  for (const DeviceLimits& gpu : gpus) {
+    for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const auto problem = [&](const auto& s) {
+        return Problem{.batch = 64,
+                       .channels = 96,
+                       .height = s.height,
+                       .width = s.width,
+                       .kernel = s.kernel,
+                       .levels = s.levels,
+                       .dtype = dtype};
+      };
+      const auto each = [&](const char* table, const auto& shapes, auto needs, const char* strategy, auto choose) {
+        for (const auto& s : shapes) {
+          const Problem p = problem(s);
+          expect(gpu, table, p, needs(s, dtype), strategy, choose(p, gpu));
+        }
+      };
+      each("apply", apply_shapes, apply_needs, "resident", choose_apply);
+      each("gradient", gradient_shapes, gradient_needs, "resident", choose_gradient);
+      each("cluster", cluster_shapes, cluster_needs, "cluster", choose_apply);
+      each("cluster gradient", cluster_gradient_shapes, cluster_gradient_needs, "cluster", choose_gradient);
+      if (dtype != DType::f32) each("matrix", matrix_shapes, matrix_needs, "resident", choose_apply);
+      for (int kernel : {3, 5, 7}) {
+        const Problem large = problem(ResidentShape{1000, 1000, 2, kernel, 1, 8, 1});
+        expect(gpu, "tile", large, tile_needs(kernel), "tiled", choose_apply(large, gpu));
+        expect(gpu, "gradient tile", large, gradient_tile_needs(kernel), "tiled", choose_gradient(large, gpu));
+      }
+    }
+  }
+  EXPECT_GT(taken, 200);
+  EXPECT_GT(refused, 20);
 }
 
 // Each reformulation saves traffic, and what it does away with takes no memory.
