@@ -1,6 +1,7 @@
 """The benchmarks' scripts on tiny shapes: what they measure is there, and they survive interruptions. No time is judged."""
 
 import argparse
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -20,7 +21,9 @@ import results  # noqa: E402
 
 
 def script(path):
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), BENCH / f"{path}.py")
+    file = BENCH / f"{path}.py" if (BENCH / f"{path}.py").exists() else BENCH.parent / path
+    loader = importlib.machinery.SourceFileLoader(path.replace("/", "_"), str(file))
+    spec = importlib.util.spec_from_file_location(loader.name, file, loader=loader)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look there
     spec.loader.exec_module(module)
@@ -236,6 +239,60 @@ def test_counters(tmp_path, monkeypatch, capsys):
     (binaries / "ncu").chmod(0o755)
     counters.main([str(binaries / "ncu"), f"--out={tmp_path / 'none'}"])
     assert capsys.readouterr().out.count("skipped: counters") == 2 and not (tmp_path / "none").exists()
+
+
+PTXAS = """ptxas info    : Compiling entry function '_ZN6wtconv4cuda15resident_kernelIfLi5ELb1ENS0_10FixedPlaneIX' for 'sm_90a'
+    0 bytes stack frame, 40 bytes spill stores, 44 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers
+ptxas info    : Compiling entry function '_ZN6wtconv4cuda15resident_kernelIfLi5ELb0ENS0_8AnyPlaneEEEv' for 'sm_90a'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 96 registers, used 1 barriers
+ptxas info    : Compiling entry function '_ZN6wtconv4cuda15resident_kernelIfLi5ELb0ENS0_10FixedPlaneIX' for 'sm_90a'
+    0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 126 registers, used 1 barriers
+"""
+
+
+def test_tune_reads_tables_and_ptxas(tmp_path):
+    tune = script("scripts/tune")
+    for table in tune.TABLES:
+        entries = tune.entries_in(table)
+        assert all(e[3] in (3, 5, 7) for e in entries) and len({e[:4] for e in entries}) == len(entries) >= 6
+        header = tune.overlay(table, [(9, 8, 7, 6, 5, 4, 3), (1,) * 7], tmp_path) / "cuda" / "tuning"
+        text = (header / f"{tune.TABLES[table][0]}.hpp").read_text()
+        assert f"{table}[] = {{\n    {{9, 8, 7, 6, 5, 4, 3}},\n    {{1, 1, 1, 1, 1, 1, 1}}\n}};" in text
+        assert "static_assert" not in text
+    assert tune.report(PTXAS, "resident_kernel") == (126, 12)
+    with pytest.raises(ValueError, match="nothing of cluster_kernel"):
+        tune.report(PTXAS, "cluster_kernel")
+
+
+def test_tune_prints_the_fastest_entry(tmp_path, capsys):
+    """Of programs that say what a benchmark says: the GPU's part, without one."""
+    tune = script("scripts/tune")
+    made = []
+    for program, (blocks, ms) in enumerate([(5, "0.070"), (4, "0.060"), (3, None), (2, "0.080")]):
+        data = f'{{"gpu": "a GPU", "results": [{{"forward_ms": {ms}}}]}}'
+        line = f"echo '{data}' >\"$2\"" if ms else "echo FAILED: wrong; exit 1"
+        (tmp_path / str(program)).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / str(program)).chmod(0o755)
+        entry = [28, 28, 4, 5, 2, 7, blocks]
+        made.append(dict(entry=entry, threads=96, shared=1, registers=9, spilled=0, program=str(program), error=""))
+    case = "n64c192h28w28k5l4_f32"
+    (tmp_path / "candidates.json").write_text(json.dumps({"table": "apply_shapes", "case": case, "made": made}))
+    found = tune.search(tmp_path, lambda: False)
+    out = capsys.readouterr().out
+    assert "in place of {28, 28, 4, 5, 2, 7, 5}" in out and "    {28, 28, 4, 5, 2, 7, 4}," in out
+    assert (
+        "a GPU" in out
+        and f"{case}: 0.0600 ms, before 0.0700" in out
+        and "{28, 28, 4, 5, 2, 7, 3}: FAILED: wrong" in out
+    )
+    assert found["times"]["{28, 28, 4, 5, 2, 7, 4}"] == [0.06] * 3 and "{28, 28, 4, 5, 2, 7, 3}" not in found["times"]
+    made[1]["program"] = ""
+    (tmp_path / "candidates.json").write_text(json.dumps({"table": "apply_shapes", "case": case, "made": made}))
+    tune.search(tmp_path, lambda: False)
+    assert "{28, 28, 4, 5, 2, 7, 5} stays, 0.0700 ms" in capsys.readouterr().out
 
 
 def test_scaling(tmp_path):
